@@ -177,6 +177,9 @@ def train(
 
     Example: linnet train --from runs/base --chat chat.jsonl --out runs/chat
 
+    --set training.replay.data=data/stories mixes windows of a text among the conversations, so that the model does not
+    forget it.
+
     --preferences makes the chosen answers of pairs likelier than the rejected ones (docs/preferences.md); RUN gets the
     data folder preferences, and reference.safetensors with what the model at the start thinks of all answers.
 
@@ -325,6 +328,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return names and figures; figures that were not measured or recorded are left out."""
     found = _known(summary)
     held_out, best = _known(found.get("validation", {})), _known(found.get("best", {}))
+    replayed = {when: (each or {}).get("bits_per_byte") for when, each in found.get("replay", {}).items()}
     peak = found.get("machine", {}).get("peak") or {}
     speed, share = "{tokens_per_s:,.0f} tokens/s", "{share_of_peak:.1%} of {flops_per_s} FLOP/s"
     product = "the speed of a large matrix product on this machine, measured on {measured}"
@@ -354,6 +358,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *_row("whole sequence", "{whole_sequence_bits_per_byte:.4f} bits/byte", held_out),
         *_row("leak", "{leak} bits/byte", held_out, leak=lambda leak: numbers.signed(leak, 4)),
         *_row("accuracy", "{accuracy:.1%}", held_out),
+        *_row("replayed text", "{after:.4f} bits/byte, {before:.4f} before the first step", _known(replayed)),
         *_row("best", "{bits_per_byte:.4f} bits/byte at step {step:,}, {checkpoint}", best),
     ]
 

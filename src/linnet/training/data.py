@@ -13,6 +13,7 @@ from linnet.data.mixture import MixtureSpec
 from linnet.data.packing import PackedBatches
 from linnet.data.preferences import PreferenceBatches
 from linnet.data.prepare_conversations import ADDED_TOKENS, SPECIAL_TOKENS
+from linnet.data.replay import ReplayBatches, open_replayed
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
@@ -26,7 +27,14 @@ from linnet.training.sections import TargetsSpec
 from linnet.training.spec import RunSpec, TrainingSpec
 
 TrainingBatches = (
-    Batches | StagedBatches | PackedBatches | StagedPackedBatches | MixedBatches | PreferenceBatches | RolloutBatches
+    Batches
+    | StagedBatches
+    | PackedBatches
+    | StagedPackedBatches
+    | MixedBatches
+    | PreferenceBatches
+    | ReplayBatches
+    | RolloutBatches
 )
 
 
@@ -40,7 +48,9 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
     _check_objective(run, data)
     if data.is_rows:
         check_training_on_rows(run)
-    elif run.training.targets != TargetsSpec():
+    if run.training.replay is not None:
+        _check_replay(run, data)
+    if not data.is_rows and run.training.targets != TargetsSpec():
         raise UserError(f"training.targets: applies only to rows, such as conversations; {data.folder} holds text")
     vocab_size = data.tokenizer.vocab_size
     grows = run.start_from is not None and run.model.vocab_size < vocab_size and ADDED_TOKENS in data.manifest.settings
@@ -64,6 +74,13 @@ def _check_objective(run: RunSpec, data: TokenData) -> None:
         field = "windows" if spec.windows != "stream" else "targets"
         problem = "cannot be combined with training.preference or training.grpo"
         raise UserError(f"training.{field}: {problem}; expected the default")
+
+
+def _check_replay(run: RunSpec, data: TokenData) -> None:
+    """`UserError` unless the data are conversations, whose rows are read from left to right."""
+    if data.manifest.layout != "rows" or run.model.prefix_field is not None:
+        problem = f"applies only to conversations, and not to what {data.folder} holds"
+        raise UserError(f"training.replay: {problem}; training.mixture has shares of texts")
 
 
 def check_training_on_rows(run: RunSpec) -> None:
@@ -116,7 +133,7 @@ def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:
     if data.is_preferences:
         return preference_batches(data, run, "train")
     if data.is_rows:
-        return _batches_of_rows(data, sequence, run)
+        return _with_replay(_batches_of_rows(data, sequence, run), data, spec)
 
     full = _batches_of_windows(sequence, spec)
     smaller = []
@@ -147,6 +164,14 @@ def preference_batches(data: TokenData, run: RunSpec, side: Split) -> Preference
 def _reads_apart(run: RunSpec) -> bool:
     """True if a layer sees later tokens, and so would see those that fill a row up."""
     return run.model.prefix_field is None and not meta_decoder(run.model).causal
+
+
+def _with_replay(batches: Batches | PackedBatches, data: TokenData, spec: TrainingSpec) -> TrainingBatches:
+    """The batches of rows, among which stand windows of a text if the run replays one."""
+    if spec.replay is None:
+        return batches
+    text = _batches_of_windows(open_replayed(str(spec.replay.data), data).split("train"), spec)
+    return ReplayBatches(batches, text, spec.replay.share, spec.targets.weights.per_row)
 
 
 def _batches_of_rows(data: TokenData, sequence: TokenSequence, run: RunSpec) -> Batches | PackedBatches:
@@ -207,6 +232,7 @@ def mixture_note(run: RunSpec, data: TokenData) -> str | None:
 def packing_note(batches: TrainingBatches) -> str | None:
     """How full packed windows are, in a line; None for other batches."""
     packed = batches.full if isinstance(batches, StagedPackedBatches) else batches
+    packed = packed.rows if isinstance(packed, ReplayBatches) else packed
     return f"training.windows: packed: {packed.describe()}" if isinstance(packed, PackedBatches) else None
 
 

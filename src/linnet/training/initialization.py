@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError
 from linnet.core.spec import flatten
 from linnet.data.prepare_conversations import ADDED_TOKENS
@@ -22,6 +23,7 @@ from linnet.training.spec import RunSpec
 
 CALIBRATION, START_FROM, EMBEDDING_FROM = "model.initialization.calibration", "start_from", "training.embedding_from"
 TEACHER, REWARD = "training.distillation.teacher", "training.grpo.reward"
+REPLAY = "training.replay.data"
 """The fields that may name a file, or a folder with one; they are compared by content."""
 
 SHOWN_DIFFERENCES = 3
@@ -123,14 +125,16 @@ def initial_files(
     embedding_from: str | Path | None = None,
     teacher: str | Path | None = None,
     reward: str | None = None,
+    replay: str | Path | None = None,
 ) -> dict[str, Path]:
-    """By field, the files that determine the first weights of a run, its teacher and its reward; those that do not
-    exist are left out.
+    """By field, the files that determine the first weights of a run, its teacher, its reward and the text that it
+    replays; those that do not exist are left out.
     """
     start, taught = (None if each is None else find_model_folder(Path(each)) for each in (start_from, teacher))
     vectors = None if embedding_from is None else Path(embedding_from)
     found = {
         CALIBRATION: calibration_file(calibration), START_FROM: start and weights_file(start), EMBEDDING_FROM: vectors,
         TEACHER: taught and weights_file(taught), REWARD: reward_file(reward),
+        REPLAY: None if replay is None else Path(replay) / MANIFEST,
     }  # fmt: skip
     return {field: file for field, file in found.items() if file is not None and file.is_file()}

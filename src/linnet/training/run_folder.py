@@ -31,7 +31,15 @@ from linnet.core.spec import flatten
 from linnet.model.folder import MODEL
 from linnet.training import metrics
 from linnet.training.checkpoint import checkpoint_path, checkpoint_steps
-from linnet.training.initialization import CALIBRATION, EMBEDDING_FROM, REWARD, START_FROM, TEACHER, initial_files
+from linnet.training.initialization import (
+    CALIBRATION,
+    EMBEDDING_FROM,
+    REPLAY,
+    REWARD,
+    START_FROM,
+    TEACHER,
+    initial_files,
+)
 from linnet.training.machine import Precision
 from linnet.training.metrics import (
     ADAPTER_FOLDER,
@@ -107,9 +115,8 @@ class RunFolder:
                 if has_default_interval(known, name) and has_default_interval(run, name):
                     before[f"training.{name}.every"] = now[f"training.{name}.every"]
         hashes = self.hashes()
-        for field, file in initial_files(
-            now[CALIBRATION], now[START_FROM], now[EMBEDDING_FROM], now.get(TEACHER), now.get(REWARD)
-        ).items():
+        named = (now[CALIBRATION], *map(now.get, (START_FROM, EMBEDDING_FROM, TEACHER, REWARD, REPLAY)))
+        for field, file in initial_files(*named).items():
             # If a file is gone, its name decides: a run that has begun does not need its files any more.
             found = sha256_of(file) if field in hashes else None
             if found is not None and hashes[field] == found:
@@ -164,6 +171,7 @@ class RunFolder:
             run.training.embedding_from,
             None if distillation is None else distillation.teacher,
             None if grpo is None else grpo.reward,
+            None if run.training.replay is None else run.training.replay.data,
         )
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
             write_checked_json(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})

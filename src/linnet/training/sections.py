@@ -155,6 +155,17 @@ class GrpoSpec(Spec):
         return self
 
 
+class ReplaySpec(Spec):
+    """Text that a run on conversations reads besides, so that the model does not forget it (`data.replay`).
+
+    data: a data folder of text, with the tokenizer of the model that the run starts from. share: of the sequences of a
+    batch that are windows of the text.
+    """
+
+    data: Path
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+
+
 class LoraSpec(Spec):
     """Low-rank adaptation of the model that the run starts from (`training.lora`); its own weights are not trained.
 

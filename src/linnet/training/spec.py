@@ -35,6 +35,7 @@ from linnet.training.sections import (
     OptimizerSpec,
     ParallelSpec,
     PreferenceSpec,
+    ReplaySpec,
     ScheduleSpec,
     TargetsSpec,
 )
@@ -80,6 +81,7 @@ class TrainingSpec(Spec):
     distillation: a teacher whose predictions the model learns as well; null: none.
     preference: how the model learns from pairs of answers (docs/preferences.md); null: the data are no such pairs.
     grpo: how the model learns from rewards for its own answers (docs/grpo.md); null: the data are no prompts.
+    replay: text that a run on conversations reads besides (docs/conversations.md); null: none.
     lora: trains low-rank parts beside the linear maps of the model that the run starts from; null: trains all weights.
     penalties: terms that kinds of layers can add to the objective, by the name that the kind gives them, with the
     coefficient of each term; a term that is left out has the kind's default. guard: what happens at loss spikes; null:
@@ -108,6 +110,7 @@ class TrainingSpec(Spec):
     distillation: DistillationSpec | None = None
     preference: PreferenceSpec | None = None
     grpo: GrpoSpec | None = None
+    replay: ReplaySpec | None = None
     lora: LoraSpec | None = None
     penalties: dict[str, dict[str, NonNegativeFloat]] = Field(default_factory=dict)
     guard: GuardSpec | None = None

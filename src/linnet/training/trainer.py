@@ -28,6 +28,7 @@ from linnet.data.loader import Batch, Batches
 from linnet.data.mixed_batches import MixedBatches
 from linnet.data.packing import PackedBatches
 from linnet.data.preferences import PreferenceBatches
+from linnet.data.replay import ReplayBatches, open_replayed
 from linnet.data.token_data import TokenData
 from linnet.data.workers import ReadAhead
 from linnet.model.decoder import Decoder, decoder_with_weights
@@ -38,6 +39,7 @@ from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.callbacks.guard import Guard
 from linnet.training.callbacks.log import Log, MixtureReport, ProcessStats, Steadiness, Workload
 from linnet.training.callbacks.preferences import Preferences
+from linnet.training.callbacks.replay import Replay
 from linnet.training.callbacks.rollouts import Rollouts
 from linnet.training.callbacks.saving import Averaging, Checkpointing, DrawCurves
 from linnet.training.callbacks.trackers import Trackers
@@ -117,8 +119,9 @@ class Trainer:
         if resumes and spec.lora is not None:
             add_lora(decoder, spec.lora, spec.seed, grown_tensors(run, data))
         decoder = decoder.to(device)
-        if data.is_rows and not resumes and isinstance(self.batches, Batches | PackedBatches):
-            check_separation(decoder, self.batches, reporter.note)
+        rows = self.batches.rows if isinstance(self.batches, ReplayBatches) else self.batches
+        if data.is_rows and not resumes and isinstance(rows, Batches | PackedBatches):
+            check_separation(decoder, rows, reporter.note)
         objective = configure_objective(objective, spec, decoder, data)
         last = spec.gradient_accumulation * spec.steps - 1  # no batch is larger
         self.precision = precision or processes.broadcast_from_rank0(
@@ -162,6 +165,7 @@ class Trainer:
                 if isinstance(self.batches, RolloutBatches)
                 else []
             ),
+            *self._replay(evaluate),
             *([MixtureReport(self.batches)] if isinstance(self.batches, MixedBatches) else []),
             Log(evaluate, workload, ProcessStats(processes, context.device, peak), total),
             Trackers(spec.trackers if processes.is_rank0 else (), context.folder, context.run),
@@ -171,6 +175,13 @@ class Trainer:
         ]
         for callback in self.callbacks:
             callback.context = context
+
+    def _replay(self, evaluate: Evaluate) -> list[Callback]:
+        """What measures the text that a run on conversations replays, if it does."""
+        run, data, replay = self.context.run, self.context.data, self.context.spec.replay
+        if replay is None or not isinstance(self.batches, ReplayBatches):
+            return []
+        return [Replay(run, data, open_replayed(str(replay.data), data), self.batches, evaluate)]
 
     def _check_update(self, loss: float, gradient_norm: float) -> SkipStepError | None:
         """The first callback's reason not to make an update."""

@@ -171,10 +171,10 @@ def clean(
     Example: linnet data clean web.jsonl --config clean.yaml --out data/clean
 
     The file lists steps in order, such as `steps: [{kind: gopher_quality, min_doc_words: 20}, {kind: c4}]`; without one
-    they are those of FineWeb. Filters: language (`keep: [en]`), gopher_repetition, gopher_quality, c4, fineweb_quality,
-    pii. Comparisons: exact_duplicates, near_duplicates, decontamination (`against: [test.jsonl]`). The result does not
-    depend on the number of processes, nor on the executor; a call that was killed goes on when it is given
-    again.
+    they are those of FineWeb. Filters: url (lists of addresses), language (`keep: [en]`), gopher_repetition,
+    gopher_quality, c4, fineweb_quality, pii. Comparisons: exact_duplicates, near_duplicates, decontamination (`against:
+    [test.jsonl]`). The result does not depend on the number of processes, nor on the executor; a call that was killed
+    goes on when it is given again.
 
     Example: linnet data clean crawl/*.jsonl --executor slurm --workers 64 --slurm-option --time=4:00:00 --out clean
     """

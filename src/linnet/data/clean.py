@@ -13,7 +13,7 @@ from linnet.core.executors import TaskExecutor
 from linnet.core.files import write_json
 from linnet.core.spec import read_yaml
 from linnet.data.cleaning_report import CleaningReport, StepReport
-from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, make_filters
+from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, Step, make_filters
 from linnet.data.comparison import comparison_settings
 from linnet.data.passes import Pass, Passes, PassesJob
 from linnet.data.sources import REPORT, Source, describe_reading, open_sources
@@ -51,10 +51,12 @@ def clean(
         make_filters(stage.filters)
     with atomic_directory(target) as folder, ExitStack() as stack:
         check_target(target, overwrite, _HOLDS)  # another process may have been faster
-        sources = open_sources(stack, inputs, field, separator, skip_invalid)
+        url_step = spec.url_step
+        sources = open_sources(stack, inputs, field, separator, skip_invalid, url_step.field if url_step else "url")
         passes = [_pass(stage, _evaluation_files(stack, stage, skip_invalid)) for stage in spec.stages()]
         opened = [*sources, *(source for one in passes for source in one.tests)]
         sizes = [[source.name, source.size_bytes] for source in opened]
+        sizes += [[name, Path(name).stat().st_size] for step in steps for name in _files_of(step)]
         identity = [spec.model_dump(mode="json"), sizes, field, separator, skip_invalid, shard_bytes]
         unfinished = stack.enter_context(UnfinishedFolder(target, identity))
         job = PassesJob(CleaningReport([StepReport(step.kind) for step in steps]))
@@ -62,6 +64,8 @@ def clean(
         report = run.run()
         for line in describe_reading(opened):
             note(line)
+        if url_step is not None and (missing := _without_address(sources)):
+            note(missing)
         report.files = run.place_in(folder)
         write_json(folder / REPORT, {"spec": spec.model_dump(), **asdict(report)})
     return report
@@ -106,6 +110,22 @@ def cleaned_text(
 def _pass(stage: CleaningStage, tests: Sequence[Source]) -> Pass:
     settings = comparison_settings(stage.comparisons) if stage.comparisons else None
     return Pass(stage.filters, settings, tests, stage.first, len(stage.comparisons))
+
+
+def _files_of(step: Step) -> list[str]:
+    """The files that a step reads besides documents."""
+    if step.kind == "url":
+        return step.files
+    return [step.model] if step.kind == "language" and step.model is not None else []
+
+
+def _without_address(sources: Sequence[Source]) -> str | None:
+    """A line on documents that a list of addresses says nothing of."""
+    documents = sum(source.counts.documents for source in sources)
+    missing = documents - sum(source.counts.located for source in sources)
+    return (
+        f"{missing:,} of {documents:,} documents have no address, so the step url lets them pass" if missing else None
+    )
 
 
 def _evaluation_files(stack: ExitStack, stage: CleaningStage, skip_invalid: bool) -> list[Source]:

@@ -15,7 +15,7 @@ from linnet.core.errors import UserError
 from linnet.core.spec import Spec
 from linnet.data.decontaminate import OverlapSpec
 from linnet.data.minhash import MinHashSpec
-from linnet.data.page_filters import Judgement, LanguageFilter, judge_language
+from linnet.data.page_filters import Judgement, LanguageFilter, UrlFilter, judge_language, judge_url
 from linnet.data.text_folder import TextRow
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|\.{2,}|[^\w\s]")
@@ -121,7 +121,7 @@ class Decontamination(OverlapSpec):
     separator: str | None = None
 
 
-FilterStep = GopherRepetition | GopherQuality | C4 | FineWebQuality | PersonalData | LanguageFilter
+FilterStep = GopherRepetition | GopherQuality | C4 | FineWebQuality | PersonalData | LanguageFilter | UrlFilter
 """A step that looks at one document."""
 
 ComparisonStep = Decontamination | ExactDuplicates | NearDuplicates
@@ -149,13 +149,21 @@ class CleaningSpec(Spec):
     )
 
     @model_validator(mode="after")
-    def _no_comparison_twice_in_a_row(self) -> Self:
+    def _steps_fit(self) -> Self:
         for stage in self.stages():
             kinds = [step.kind for step in stage.comparisons]
             for kind in kinds:
                 if kinds.count(kind) > 1:
                     raise ValueError(f"steps: {kind} twice without a filter between: give it once")
+        fields = {step.field for step in self.steps if isinstance(step, UrlFilter) and step.enabled}
+        if len(fields) > 1:
+            raise ValueError(f"steps: url with the fields {', '.join(sorted(fields))}: give one field")
         return self
+
+    @property
+    def url_step(self) -> UrlFilter | None:
+        """The first step that looks at addresses."""
+        return next((step for step in self.steps if step.enabled and isinstance(step, UrlFilter)), None)
 
     def stages(self) -> "list[CleaningStage]":
         """The steps as passes over the documents; the last one compares nothing, so that its text can be written."""
@@ -236,6 +244,9 @@ def _make_filter(step: FilterStep) -> Filter:
     if step.kind == "language":
         judge = judge_language(step)
         return lambda row: _judged(row, judge(row.text))
+    if step.kind == "url":
+        blocked = judge_url(step)
+        return lambda row: Change(row.text, None if row.url is None else blocked(row.url))
     filters = _datatrove_filters()
     options = step.model_dump(exclude={"kind", "enabled"})
     if step.kind == "pii":

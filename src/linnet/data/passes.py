@@ -246,8 +246,8 @@ class Passes:
 
     def _rows(self, advance: Advance) -> Iterator[TextRow]:
         for source in self._sources:
-            for text in source.documents(advance):
-                yield TextRow(text, source.name)
+            for text, url in source.pages(advance):
+                yield TextRow(text, source.name, url)
 
     def _decide(self) -> Comparison | None:
         """What the comparisons of the last pass decide, for this one."""

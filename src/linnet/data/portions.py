@@ -49,6 +49,7 @@ class SourceFile(Spec):
     separator: str | None
     skip_invalid: bool
     may_be_empty: bool
+    url_field: str | None = None
 
     @classmethod
     def of(cls, source: Source) -> Self:
@@ -69,7 +70,7 @@ class SourceFile(Spec):
         found = Path(self.path).stat()
         if (found.st_size, found.st_mtime_ns) != (self.size_bytes, self.modified_ns):
             raise UserError(f"{self.name}: changed since the work on it began")
-        reading = self.field, self.separator, self.skip_invalid, self.may_be_empty
+        reading = self.field, self.separator, self.skip_invalid, self.may_be_empty, self.url_field
         source = Source(self.path, *reading) if parts == 1 else _PartOfSource(part, parts, self.path, *reading)
         source.name = self.name
         return source
@@ -85,7 +86,7 @@ class _PartOfSource(Source):
         super().__init__(path, *reading)
         self._part, self._parts = part, parts
 
-    def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
+    def pages(self, advance: Advance = lambda *_: None) -> Iterator[tuple[str, str | None]]:
         reached = 0.0
         first, last = (self.size_bytes * edge // self._parts for edge in (self._part, self._part + 1))
 
@@ -94,11 +95,11 @@ class _PartOfSource(Source):
             reached += amount
             advance(amount, note, eta_s)
 
-        for text in super().documents(follow):
+        for page in super().pages(follow):
             if reached > last and self._part < self._parts - 1:
                 return
             if reached > first or self._part == 0:
-                yield text
+                yield page
 
 
 class Portion(Spec):

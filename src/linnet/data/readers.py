@@ -53,6 +53,13 @@ class Invalid(NamedTuple):
     reason: str
 
 
+class Located(NamedTuple):
+    """A text, and the address (URL) of the page that it is from."""
+
+    text: str
+    url: str
+
+
 Item = str | Invalid
 
 
@@ -67,10 +74,11 @@ def valid(item: Item) -> str:
 class ReadingCounts:
     """What one reading of an input met besides its documents.
 
-    position: bytes read so far, for formats that are not read from front to back.
+    located: documents with an address. position: bytes read so far, for formats that are not read from front to back.
     """
 
     documents: int = 0
+    located: int = 0
     empty: int = 0
     invalid: int = 0
     first_invalid: Invalid | None = None
@@ -206,14 +214,20 @@ def lines_of(handle: BinaryIO, name: str) -> Iterator[tuple[str, Item]]:
             yield place, text
 
 
-def read_json_lines(handle: BinaryIO, name: str, field: str) -> Iterator[Item]:
-    """Read the text in a field of the object in each line."""
+def read_json_lines(handle: BinaryIO, name: str, field: str, url_field: str | None = None) -> Iterator[Item | Located]:
+    """Read the text in a field of the object in each line, and in another one its address, if there is one."""
     for place, line in lines_of(handle, name):
-        yield line if isinstance(line, Invalid) else json_field(line, field, place)
+        row = line if isinstance(line, Invalid) else _json_row(line, field, place)
+        yield row if isinstance(row, Invalid) else _located(_json_text(row, field, place), row, url_field)
 
 
 def json_field(line: str, field: str, place: str) -> Item:
     """Return the text in a field of a line's object, or why there is none."""
+    row = _json_row(line, field, place)
+    return row if isinstance(row, Invalid) else _json_text(row, field, place)
+
+
+def _json_row(line: str, field: str, place: str) -> dict[str, Any] | Invalid:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -221,11 +235,26 @@ def json_field(line: str, field: str, place: str) -> Item:
         return Invalid(place, f"not valid JSON ({reason})")
     if not isinstance(row, dict):
         return Invalid(place, f"expected a JSON object with a field {field!r}, found {_json_type(row)}")
+    return row
+
+
+def _json_text(row: dict[str, Any], field: str, place: str) -> Item:
     try:
         value = field_value(row, field)
     except KeyError:
         return Invalid(place, f"no field {field!r}; this line has {_names(row)}")
     return _text_or_invalid(value, place, f"field {field!r}: ")
+
+
+def _located(item: Item, row: dict[str, Any], url_field: str | None) -> Item | Located:
+    """The text with what a field of its row says of its address, if that is text."""
+    if url_field is None or isinstance(item, Invalid):
+        return item
+    try:
+        url = field_value(row, url_field)
+        return Located(item, url) if isinstance(url, str) and url.encode() else item
+    except (KeyError, UnicodeError):
+        return item
 
 
 def field_value(row: Any, field: str) -> Any:
@@ -280,8 +309,10 @@ def read_csv(handle: BinaryIO, name: str, field: str, delimiter: str) -> Iterato
         lines.detach()  # the file belongs to the caller
 
 
-def read_parquet(handle: BinaryIO, name: str, field: str, counts: ReadingCounts, size_bytes: int) -> Iterator[Item]:
-    """Read a column of strings; `counts.position` follows the rows."""
+def read_parquet(
+    handle: BinaryIO, name: str, field: str, counts: ReadingCounts, size_bytes: int, url_field: str | None = None
+) -> Iterator[Item | Located]:
+    """Read a column of strings, and one of their addresses if there is one; `counts.position` follows the rows."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -293,12 +324,15 @@ def read_parquet(handle: BinaryIO, name: str, field: str, counts: ReadingCounts,
         column = column_of(names, field)
         if column is None:
             raise UserError(f"{name}: no column {field!r}; the file has {_names(names)}")
+        of_url = None if url_field is None else column_of(names, url_field)
+        columns = [column] if of_url in (None, column) else [column, of_url]
         row, rows = 0, table.metadata.num_rows
-        for batch in table.iter_batches(batch_size=_ROWS_PER_READ, columns=[column]):
-            for value in batch.column(0):
+        for batch in table.iter_batches(batch_size=_ROWS_PER_READ, columns=columns):
+            for values in zip(*(batch.column(one) for one in columns), strict=True):
                 row += 1
                 counts.position = size_bytes * row // rows
-                yield _parquet_text(value, column, field, f"{name}, row {row}")
+                text = _parquet_text(values[0], column, field, f"{name}, row {row}")
+                yield text if of_url is None else _located(text, {of_url: values[-1].as_py()}, url_field)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{name}: not a readable Parquet file ({error})") from None
 
@@ -318,7 +352,7 @@ def read_html(handle: BinaryIO, name: str) -> Iterator[Item]:
     yield _main_text(handle.read(), name)
 
 
-def read_warc(handle: BinaryIO, name: str) -> Iterator[Item]:
+def read_warc(handle: BinaryIO, name: str) -> Iterator[Item | Located]:
     """Read the main text of each page of a web archive (`response`), or its texts (`conversion`, as in WET files)."""
     try:
         from warcio.archiveiterator import ArchiveIterator
@@ -338,8 +372,10 @@ def read_warc(handle: BinaryIO, name: str) -> Iterator[Item]:
             else:
                 continue
             content = record.content_stream().read()
-            is_whole = record.raw_stream.limit <= 0
-            yield read(content, place) if is_whole else Invalid(place, "the archive ends inside this record")
+            if record.raw_stream.limit > 0:
+                yield Invalid(place, "the archive ends inside this record")
+                continue
+            yield _located(read(content, place), {"url": record.rec_headers.get_header("WARC-Target-URI")}, "url")
     except ArchiveLoadFailed as error:
         raise UserError(f"{name}: not a readable web archive ({one_line_of(error)})") from None
 

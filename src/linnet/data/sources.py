@@ -23,6 +23,7 @@ from linnet.data.readers import (
     ROW_FORMATS,
     Invalid,
     Item,
+    Located,
     ReadingCounts,
     column_of,
     decompressed,
@@ -62,7 +63,8 @@ class Source:
     and the like are understood), and newlines next to a separator are dropped. A .jsonl or .ndjson file has one
     document per line, .csv, .tsv and .parquet one per row, in `field`, which may be a path, `meta.text`. A web page
     (.html) is one document, a web archive (.warc, .wet) has one for each page. Each may be compressed (.gz, .zst,
-    .bz2, .xz). `hf:NAME[:CONFIG][:SPLIT]` is a data set of Hugging Face.
+    .bz2, .xz). `hf:NAME[:CONFIG][:SPLIT]` is a data set of Hugging Face. url_field: the field of a row with the address
+    of its page; a page of a web archive has one anyway.
 
     Use as a context manager. size_bytes: the sum that a whole reading passes to `advance`. `UserError` names the file
     and the line of what cannot be read; with `skip_invalid` it is left out, and counted in `counts`, which describes
@@ -77,14 +79,16 @@ class Source:
         separator: str | None = None,
         skip_invalid: bool = False,
         may_be_empty: bool = False,
+        url_field: str | None = None,
     ) -> None:
         self.settings: dict[str, Any] = {
             "field": field,
             "separator": separator,
             "skip_invalid": skip_invalid,
             "may_be_empty": may_be_empty,
+            "url_field": url_field,
         }
-        self._may_be_empty = may_be_empty
+        self._may_be_empty, self._url_field = may_be_empty, url_field
         self.name = "<stdin>" if str(path) == STDIN else str(path)
         self._is_file = str(path) != STDIN and not is_data_set(path)
         self._path, self._field, self._skip_invalid = Path(path), field, skip_invalid
@@ -103,7 +107,7 @@ class Source:
         if self.name == "<stdin>":
             self._copy = _copy_of(iter(partial(standard_input().read, BLOCK_BYTES), b""))
         elif not self._is_file:
-            self._copy = _copy_of(_data_set_lines(self.name, self._field))
+            self._copy = _copy_of(_data_set_lines(self.name, self._field, self._url_field))
         elif not self._path.is_file():
             with open_source(self._path) as pipe:
                 self._copy = _copy_of(iter(partial(pipe.read, BLOCK_BYTES), b""))
@@ -128,6 +132,10 @@ class Source:
 
     def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
         """Read the documents that are not empty once. advance: gets the number of bytes that were read."""
+        return (text for text, _ in self.pages(advance))
+
+    def pages(self, advance: Advance = lambda *_: None) -> Iterator[tuple[str, str | None]]:
+        """`documents`, each with its address, or None."""
         counts = ReadingCounts()
         if not self.size_bytes:
             counts.empty = 1
@@ -143,12 +151,15 @@ class Source:
                 if isinstance(item, Invalid):
                     counts.invalid += 1
                     counts.first_invalid = counts.first_invalid or item
-                elif not item:
+                    continue
+                text, url = item if isinstance(item, Located) else (item, None)
+                if not text:
                     counts.empty += 1
-                else:
-                    counts.documents += 1
-                    if self._skip_invalid or not counts.invalid:  # else it is read on only to be counted
-                        yield item
+                    continue
+                counts.documents += 1
+                counts.located += url is not None
+                if self._skip_invalid or not counts.invalid:  # else it is read on only to be counted
+                    yield text, url
             advance(self.size_bytes - position)
         self._check(counts)
         self.counts = counts
@@ -171,12 +182,12 @@ class Source:
                     raise UserError(f"{self.name}: unknown kind of file {self._path.suffix!r}; expected {accepted}")
             yield handle
 
-    def _items(self, handle: BinaryIO, counts: ReadingCounts) -> Iterator[Item]:
+    def _items(self, handle: BinaryIO, counts: ReadingCounts) -> Iterator[Item | Located]:
         with decompressed(handle, self._compression, self.name) as content:
             if self.kind == "text":
                 yield from read_text_documents(content, self.name, self._separator, counts)
             elif self.kind == "jsonl":
-                yield from read_json_lines(content, self.name, self._field)
+                yield from read_json_lines(content, self.name, self._field, self._url_field)
             elif self.kind == "csv":
                 delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
                 yield from read_csv(content, self.name, self._field, delimiter)
@@ -186,9 +197,9 @@ class Source:
                 yield from read_warc(content, self.name)
             elif self._compression:  # its end has to be read first
                 with _copy_of(iter(partial(content.read, BLOCK_BYTES), b"")) as copy:
-                    yield from read_parquet(copy, self.name, self._field, counts, self.size_bytes)
+                    yield from read_parquet(copy, self.name, self._field, counts, self.size_bytes, self._url_field)
             else:
-                yield from read_parquet(handle, self.name, self._field, counts, self.size_bytes)
+                yield from read_parquet(handle, self.name, self._field, counts, self.size_bytes, self._url_field)
 
     def _check(self, counts: ReadingCounts) -> None:
         """`UserError` for a reading with invalid documents that are not to be skipped, or without any document."""
@@ -261,6 +272,7 @@ def open_sources(
     field: str | None = None,
     separator: str | None = None,
     skip_invalid: bool = False,
+    url_field: str | None = None,
 ) -> list[Source]:
     """Open files, folders and patterns in order; the stack closes them. The other arguments: as of `Source`.
 
@@ -272,7 +284,10 @@ def open_sources(
         raise UserError("-: the standard input can be read only once")
     paths = expand_inputs(inputs)
     name = "text" if field is None else field
-    sources = [Source(path, name, separator, skip_invalid, may_be_empty=path not in inputs) for path in paths]
+    sources = [
+        Source(path, name, separator, skip_invalid, may_be_empty=path not in inputs, url_field=url_field)
+        for path in paths
+    ]
     kinds = {source.kind for source in sources}
     if separator is not None and "text" not in kinds:
         raise UserError(f"only text files are split, {inputs[0]} has rows", field="separator", value=repr(separator))
@@ -336,12 +351,13 @@ def _copy_of(blocks: Iterable[bytes]) -> BinaryIO:
     return copy
 
 
-def _data_set_lines(name: str, field: str) -> Iterator[bytes]:
-    """Read the rows of a data set as JSON lines with the text alone, block by block."""
+def _data_set_lines(name: str, field: str, url_field: str | None) -> Iterator[bytes]:
+    """Read the rows of a data set as JSON lines with text and address alone, block by block."""
     buffer = io.BytesIO()
     for row in _rows_of_data_set(name):
         top = column_of(list(row), field)
-        kept = row if top is None else {top: row[top]}
+        of_url = None if url_field is None else column_of(list(row), url_field)
+        kept = row if top is None else {one: row[one] for one in (top, of_url) if one is not None}
         buffer.write(json.dumps(kept, ensure_ascii=False, default=str).encode(errors="surrogatepass") + b"\n")
         if buffer.tell() >= BLOCK_BYTES:
             yield buffer.getvalue()

@@ -42,10 +42,11 @@ class Amount:
 
 
 class TextRow(NamedTuple):
-    """A document, and the name of the input that it is from."""
+    """A document, the name of the input that it is from, and the address of its page, if there is one."""
 
     text: str
     source: str
+    url: str | None = None
 
 
 def check_target(target: Path, overwrite: bool, holds: str) -> None:
@@ -95,7 +96,8 @@ class TextFolderWriter:
 
     def write(self, row: TextRow) -> None:
         """Write a document with its fields as one line."""
-        self.write_line(json.dumps(row._asdict(), ensure_ascii=False).encode() + b"\n")
+        fields = {name: value for name, value in row._asdict().items() if value is not None}
+        self.write_line(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
 
     def write_line(self, line: bytes) -> None:
         """Write a document that is a line already."""

@@ -1,5 +1,6 @@
-"""Pages by their language, with a model that counts words, and with that of the package where it is installed."""
+"""Pages by their address, and by their language with a model that counts words and with that of the package."""
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -80,3 +81,55 @@ def test_the_model_of_the_package():
         "Les oiseaux de la vallée chantaient aux arbres jusqu'à ce que le soir tombe.",
     ]
     assert reasons(texts, keep=["en", "fr"]) == [None, "de", None]
+
+
+ADDRESSES = [
+    "https://www.good.org/a/story",
+    "http://bad.example/",
+    "https://sub.BAD.example:8080/page?q=1",
+    "//notbad.example/x",
+    "https://good.org/page/?utm=1#top",
+    "https://user@good.org/free-casino/",
+    "https://good.org/casinoroyale",
+    "nonsense",
+    None,
+]
+
+
+def url_reasons(addresses, **lists):
+    spec = CleaningSpec.parse({"steps": [{"kind": "url", **lists}]}, "test")
+    rows = [TextRow("text", "file", url) for url in addresses]
+    return [outcome.reason for outcome in clean_rows(rows, spec.steps)]
+
+
+def test_addresses_on_lists_are_removed(tmp_path):
+    (tmp_path / "domains.txt").write_text("# a list\n\nbad.example\n  nonsense \n")
+    lists = {"block_urls": ["http://good.org/page"], "block_words": ["Casino"]}
+    assert url_reasons(ADDRESSES, block_domains=str(tmp_path / "domains.txt"), **lists) == [
+        *(None, "domain", "domain", None),
+        *("url", "word", None, "domain", None),
+    ]
+    assert url_reasons(ADDRESSES, block_domains=["www.good.org"])[4:7] == ["domain"] * 3
+    (tmp_path / "empty.txt").write_text("# nothing\n")
+    with pytest.raises(UserError, match=r"empty\.txt: empty, expected one entry in each line"):
+        url_reasons(ADDRESSES, block_domains=str(tmp_path / "empty.txt"))
+    with pytest.raises(UserError, match=r"steps\[0\]\.block_domains: missing: give it, block_urls or block_words"):
+        url_reasons(ADDRESSES)
+
+
+def test_addresses_come_with_documents_through_every_pass(tmp_path, caplog):
+    rows = [{"text": f"text {number}", "meta": {"at": url}} for number, url in enumerate(ADDRESSES)]
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    steps = [
+        "exact_duplicates",
+        "pii",
+        "near_duplicates",
+        {"kind": "url", "field": "meta.at", "block_words": ["casino"]},
+    ]
+    plain = {"steps": [{"kind": step} if isinstance(step, str) else step for step in steps]}
+    report = clean([str(tmp_path / "web.jsonl")], tmp_path / "out", CleaningSpec.parse(plain, "test"))
+    assert [step.removed.documents for step in report.steps] == [1, 0, 0, 1]
+    lines = [json.loads(line) for line in (tmp_path / "out/part-00000.jsonl").read_text().splitlines()]
+    assert [line.get("url") for line in lines] == [*ADDRESSES[:5], *ADDRESSES[6:]]
+    assert {line["source"] for line in lines} == {str(tmp_path / "web.jsonl")}
+    assert "1 of 10 documents have no address, so the step url lets them pass" in caplog.text

@@ -293,6 +293,22 @@ def test_a_compressed_file_that_is_cut_off_or_damaged_is_refused(tmp_path: Path,
     assert len(documents(two)) == 4000
 
 
+def test_rows_have_addresses_of_their_pages(tmp_path: Path) -> None:
+    import datasets
+
+    rows: list[dict[str, Any]] = [{"text": f"text {n}", "meta": {"at": f"http://a.org/{n}", "n": n}} for n in range(3)]
+    rows[1]["meta"]["at"] = None
+    lines = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    columns = write_parquet(tmp_path / "a.parquet", {name: [row[name] for row in rows] for name in rows[0]})
+    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
+    for path in (lines, columns, tmp_path / "saved"):
+        for field, expected in (("meta.at", ["http://a.org/0", None, "http://a.org/2"]), ("url", [None] * 3)):
+            with Source(path, url_field=field) as source:
+                assert list(source.pages()) == [(f"text {n}", url) for n, url in enumerate(expected)]
+                assert source.counts.located == sum(url is not None for url in expected)
+                assert list(source.documents()) == ["text 0", "text 1", "text 2"]
+
+
 def test_a_field_may_be_a_path(tmp_path: Path) -> None:
     rows = [{"meta": {"text": "a", "parts": [{"of.it": "b"}]}, "x.y": "c"}]
     lines = write(tmp_path / "a.jsonl", json.dumps(rows[0]))
@@ -435,6 +451,8 @@ def test_web_pages_and_archives_give_their_main_text(tmp_path: Path) -> None:
         plain = writer.create_warc_record("http://a.org/", "conversion", io.BytesIO("naïve".encode()))
         writer.write_record(plain)
     assert documents(packed) == [text, "naïve"]
+    with Source(packed) as source:
+        assert list(source.pages()) == [(text, "http://a.org/"), ("naïve", "http://a.org/")]
     unpacked = gzip.decompress(packed.read_bytes())
     assert message(write(tmp_path / "cut.warc", unpacked[:-8])).endswith(
         "record 5: the archive ends inside this record"

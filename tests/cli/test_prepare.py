@@ -397,3 +397,38 @@ def test_long_pairs_are_left_out_on_request(tmp_path: Path, prepare: Prepare) ->
     words = ("--preferences", "pairs.jsonl", "--model", "model", "--long-conversations", "drop", "--out", "data")
     code, out, err = prepare(*words, "--json")
     assert code == 0 and sum(split["documents"] for split in json.loads(out)["splits"].values()) == 78, err
+
+
+def test_a_sentencepiece_model_is_trained_on_the_training_side(tmp_path: Path, prepare: Prepare) -> None:
+    pytest.importorskip("sentencepiece")
+    (tmp_path / "stories.txt").write_text(TEXT)
+    options = ["--tokenizer", "sentencepiece", "--vocab-size", "290", "--split-digits", "one", "--validation", "0.3"]
+    code, out, _ = prepare("stories.txt", "--out", "data", *options, "--fim-rate", "0.5")
+    assert code == 0 and "tokenizer: imported, 293 tokens" in out
+    data = TokenData.open(tmp_path / "data")
+    tokenizer, settings = data.tokenizer, data.manifest.settings
+    assert tokenizer.token_name(tokenizer.end_id) == "[END]" and "<|fim_prefix|>" in tokenizer.special_ids
+    assert (settings["tokenizer"], settings["vocab_size"], settings["split_digits"]) == ("sentencepiece", 290, "one")
+    train = data.split("train")
+    texts = tokenizer.decode(train.read(0, len(train)).tolist())
+    assert texts.count("dog") > 150
+
+    (tmp_path / "whole.txt").write_text("<|endoftext|>".join(["a b c" * 9, "d e f" * 9]))
+    code, out, _ = prepare("whole.txt", "--out", "small", *options)
+    assert code == 0 and "note: the text is too small for 290 tokens, the tokenizer has " in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--vocab-size", "200"], "--vocab-size 200: expected 263 to"),
+        (["--split-digits", "three"], "--split-digits three: expected one"),
+        (["--end", "[END]"], "--end [END]: expected the path of a tokenizer.json"),
+    ],
+    ids=["few", "groups", "end"],
+)
+def test_what_a_sentencepiece_model_cannot_have_is_refused_before_the_text_is_read(
+    prepare: Prepare, options: list[str], message: str
+) -> None:
+    code, _, err = prepare("missing.txt", "--out", "data", "--tokenizer", "sentencepiece", *options)
+    assert code == 2 and message in err

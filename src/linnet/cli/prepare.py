@@ -14,7 +14,10 @@ from linnet.present.show import write, write_json, write_parts
 if TYPE_CHECKING:
     from linnet.data.conversation_lengths import LongConversations
     from linnet.data.fill_in_the_middle import FillInTheMiddle
+    from linnet.data.prepare import Trainer
     from linnet.data.shards import Manifest
+
+SENTENCEPIECE = "sentencepiece"
 
 
 def prepare(
@@ -35,7 +38,10 @@ def prepare(
         Path | None, option("FILE", "A clean.yaml, whose steps the documents go through first (linnet data clean).")
     ] = None,
     tokenizer: Annotated[
-        str, option("bytes|char|bpe|unigram|PATH", "The kind of tokenizer to train, or a tokenizer.json to use.")
+        str,
+        option(
+            "bytes|char|bpe|unigram|sentencepiece|PATH", "The kind of tokenizer to train, or a tokenizer.json to use."
+        ),
     ] = "bpe",
     end: Annotated[
         list[str] | None,
@@ -43,7 +49,7 @@ def prepare(
     ] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(help="Tokens, including 256 bytes and the end token. Default for bpe and unigram: 2048."),
+        typer.Option(help="Tokens, including 256 bytes and the end token. Default where trained: 2048."),
     ] = None,
     split_digits: SplitDigits = None,
     field: Annotated[
@@ -155,10 +161,20 @@ def prepare(
         fill_in_the_middle=fill,
         split_digits=split_digits,
         clean=clean,
+        train=_sentencepiece(end, vocab_size, split_digits) if tokenizer == SENTENCEPIECE else None,
     )
     _report(manifest, out, as_json)
     if mixture is not None and not as_json:
         write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
+
+
+def _sentencepiece(end: list[str] | None, vocab_size: int | None, split_digits: str | None) -> "Trainer":
+    """What trains a tokenizer like that of PLDR-LLM; `UserError` for options that it does not have."""
+    from linnet.interop.sentencepiece import sentencepiece_trainer
+
+    if end:
+        raise UserError(field="end", value=", ".join(end), accepted="the path of a tokenizer.json as `tokenizer`")
+    return sentencepiece_trainer(vocab_size, split_digits)
 
 
 def _fill_in_the_middle(
@@ -302,7 +318,6 @@ def _note_sources_not_held_out(out: Path) -> None:
 def _requested_vocab_size(manifest: "Manifest") -> int:
     from linnet.data.tokenizer_training import DEFAULT_VOCAB_SIZE
 
-    trained = ("bpe", "unigram")
-    if manifest.tokenizer.kind not in trained or manifest.settings.get("tokenizer") not in trained:
+    if manifest.settings.get("tokenizer") not in ("bpe", "unigram", SENTENCEPIECE):
         return 0  # that of a file, or of a model
     return manifest.settings["vocab_size"] or DEFAULT_VOCAB_SIZE

@@ -57,19 +57,17 @@ def train(
     bpe merges bytes within words, as GPT-2 does; unigram is a language model over the pieces of such words, whose
     single bytes are pieces too. sentencepiece is a unigram of characters with byte fallback, as PLDR-LLM's, which
     normalizes a text; it needs pip install 'linnet[sentencepiece]'. All three keep runs of digits together where they
-    are frequent, unless --split-digits says otherwise. `linnet prepare` trains the other kinds in the same way, from
-    the training side of its text alone.
+    are frequent, unless --split-digits says otherwise. `linnet prepare` trains all kinds in the same way, from the
+    training side of its text alone.
     """
     from linnet.data.prepare import train_on_files, train_tokenizer
     from linnet.data.tokenizer_training import KINDS
-    from linnet.interop.sentencepiece import train_sentencepiece
+    from linnet.interop.sentencepiece import sentencepiece_trainer
 
     if out.exists() and not overwrite:
         raise UserError("exists already; --overwrite replaces it", field="out", value=str(out))
     if kind == "sentencepiece":
-        trained = train_on_files(
-            files, lambda texts: train_sentencepiece(texts, vocab_size, split_digits), field, separator
-        )
+        trained = train_on_files(files, sentencepiece_trainer(vocab_size, split_digits), field, separator)
     else:
         if kind not in KINDS:
             raise UserError(field="kind", value=kind, accepted=f"one of {', '.join(KINDS)}, sentencepiece")

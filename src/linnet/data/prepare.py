@@ -60,6 +60,9 @@ TEXT = "text"
 INPUT, TARGET = "input", "target"
 """The fields of a pair."""
 
+Trainer = Callable[[Iterable[str]], Tokenizer]
+"""Makes a tokenizer of texts."""
+
 _BATCH_CHARACTERS = 1 << 21
 _FREQUENT = 10
 
@@ -119,6 +122,7 @@ def prepare(
     split_digits: str | None = None,
     clean: str | Path | CleaningSpec | None = None,
     recorded: Mapping[str, Any] = MappingProxyType({}),
+    train: Trainer | None = None,
 ) -> Manifest:
     """Turn text (see `sources.Source`; also folders and patterns) into a data folder and return its manifest.
 
@@ -132,7 +136,7 @@ def prepare(
     documents to train on; a tokenizer that is trained here gets its control tokens, another has to have them.
     `split_digits`: of a tokenizer that is trained here, see `Tokenizer.train`. `clean`, or the path of its YAML: the
     steps of `clean.clean` that the documents go through first; what these removed is in the manifest. `recorded`: more
-    settings, for the manifest alone.
+    settings, for the manifest alone. `train` makes a tokenizer of another kind, which `tokenizer` names.
     """
     steps = None if clean is None else read_cleaning(clean)
     if steps is not None and mixture is not None:
@@ -141,8 +145,10 @@ def prepare(
     mixed = None if mixture is None else _mixture_to_prepare(mixture, inputs, field, separator)
     out = checked_target(out, overwrite)
     check_fraction(validation)
-    check_digits(tokenizer, split_digits)
-    ready = load_tokenizer(tokenizer, vocab_size, end)
+    ready = None
+    if train is None:
+        check_digits(tokenizer, split_digits)
+        ready = load_tokenizer(tokenizer, vocab_size, end)
     with new_folder(out, overwrite) as folder, ExitStack() as stack:
         names, cleaning, between = None, None, separator
         if steps is not None:
@@ -174,7 +180,7 @@ def prepare(
             **({} if cleaning is None else {"clean": cleaning}),
             **recorded,
         }
-        encoder, rearranger = ready or _train(corpus, tokenizer, vocab_size, split_digits), None
+        encoder, rearranger = ready or _train(corpus, tokenizer, vocab_size, split_digits, train), None
         if fill_in_the_middle is not None:
             settings["fill_in_the_middle"] = fill_in_the_middle.model_dump(mode="json")
             encoder = ready or encoder.with_special(fill_in_the_middle.tokens)
@@ -515,7 +521,7 @@ def train_tokenizer(
 
 def train_on_files(
     inputs: Sequence[str],
-    train: Callable[[Iterable[str]], Tokenizer],
+    train: Trainer,
     field: str | None = None,
     separator: str | None = None,
     sample_bytes: int | None = TOKENIZER_SAMPLE_BYTES,
@@ -535,13 +541,19 @@ def train_on_files(
     return trained
 
 
-def _train(corpus: _Corpus, kind: str, vocab_size: int | None, split_digits: str | None = None) -> Tokenizer:
-    """Second pass: the tokenizer, from the training side alone."""
+def _train(
+    corpus: _Corpus,
+    kind: str,
+    vocab_size: int | None,
+    split_digits: str | None = None,
+    train: Trainer | None = None,
+) -> Tokenizer:
+    """Second pass: the tokenizer, from the training side alone. train: of a kind that is not one of `KINDS`."""
     if kind == "bytes":
         return Tokenizer.train(kind, [], vocab_size)
     with progress("tokenizer", corpus.text_bytes, "bytes") as advance:
         sample = _sample(corpus, None if kind == "char" else TOKENIZER_SAMPLE_BYTES, advance)
-        return Tokenizer.train(kind, sample, vocab_size, split_digits)
+        return Tokenizer.train(kind, sample, vocab_size, split_digits) if train is None else train(sample)
 
 
 def _sample(corpus: _Corpus, sample_bytes: int | None, advance: Advance) -> Iterator[str]:

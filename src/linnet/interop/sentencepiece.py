@@ -2,7 +2,8 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,11 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int | None, split_digi
     texts: their lines are the sentences. split_digits: `one`, or None. Texts too small for `vocab_size` (None: 2048)
     give a smaller model. The package sums in a fixed number of threads, so the same texts give the same model.
     """
+    return sentencepiece_trainer(vocab_size, split_digits)(texts)
+
+
+def sentencepiece_trainer(vocab_size: int | None, split_digits: str | None) -> Callable[[Iterable[str]], Tokenizer]:
+    """`train_sentencepiece` for texts that come later; `UserError` now for what it cannot do, or lacks."""
     if split_digits not in (None, "one"):
         raise UserError(field="split_digits", value=split_digits, accepted="one: SentencePiece has no groups")
     size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
@@ -49,13 +55,17 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int | None, split_digi
         accepted = f"{_FEWEST_TOKENS} to {MAX_TRAINED_VOCABULARY:,} (256 bytes and the special pieces)"
         raise UserError(field="vocab_size", value=size, accepted=accepted)
     protobuf_classes("sentencepiece")
+    return partial(_trained, size, split_digits == "one")
+
+
+def _trained(size: int, split_digits: bool, texts: Iterable[str]) -> Tokenizer:
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
     sentences = (line for text in texts for line in text.splitlines() if line.strip())
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=sentences, model_writer=model, vocab_size=size, split_digits=split_digits == "one",
+            sentence_iterator=sentences, model_writer=model, vocab_size=size, split_digits=split_digits,
             hard_vocab_limit=False, num_threads=_THREADS, max_sentence_length=1 << 20, minloglevel=3, **_LIKE_PLDR,
         )  # fmt: skip
     except RuntimeError as error:

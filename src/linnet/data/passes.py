@@ -130,6 +130,7 @@ class Passes:
         self._unfinished, self._passes, self._sources = unfinished, passes, sources
         self._workers, self._shard_bytes = workers, shard_bytes
         self._executor, self._portion_bytes = executor, portion_bytes
+        self._place = ""
         self._needed: dict[str, int] = {}
         state = unfinished.begin()
         self.job = job if state is None else TypeAdapter(PassesJob).validate_python(state)
@@ -197,11 +198,14 @@ class Passes:
             rows = read_rows(files, advance) if files else self._rows(advance)
             if self.comparison is not None:
                 rows = self.comparison.remaining(rows)
-            waiting = islice(batched_texts(rows, lambda row: len(row.text)), job.batches, None)
+            waiting = islice(batched_texts(self._followed(rows), lambda row: len(row.text)), job.batches, None)
             work = _BatchWork(one.filters, one.settings, index)
             batches: Any = map_in_order(work, waiting, self._workers or default_workers(total))
             stack.enter_context(closing(batches))  # its processes end here, whatever happens
-            self._write(one, batches, index)
+            try:
+                self._write(one, batches, index)
+            except ChildProcessError as error:
+                raise ChildProcessError(f"{self._place}: {error}") from None
         if self.comparison is not None:
             before = self._passes[job.number - 1]
             job.report.add_comparison(before.first + len(before.filters), before.comparisons, self.comparison.report)
@@ -230,10 +234,8 @@ class Passes:
             texts = stack.enter_context(TextFolderWriter(folder, self._shard_bytes))
             records = self._open_records(stack, one, _index(one) if one.tests else None)
             for number in range(len(portions.work.portions)):
-                place, made = (
-                    portions.place(number),
-                    TypeAdapter(PassesJob).validate_python(portions.read_report(number)),
-                )
+                place = portions.place(number)
+                made = TypeAdapter(PassesJob).validate_python(portions.read_report(number))
                 job.report.join(made.report)
                 job.kept = job.kept.plus(made.kept)
                 for name in made.files:
@@ -243,6 +245,12 @@ class Passes:
                 if records is not None and one.settings is not None:
                     records.write(read_signatures(place / "signatures-0", one.settings.near or MinHashSpec()))
             job.files = list(texts.files)
+
+    def _followed(self, rows: Iterator[TextRow]) -> Iterator[TextRow]:
+        """The rows; `_place` is the input that the last one is from."""
+        for row in rows:
+            self._place = row.source
+            yield row
 
     def _rows(self, advance: Advance) -> Iterator[TextRow]:
         for source in self._sources:

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -101,28 +102,40 @@ class ReadAhead(Generic[T, R]):
 def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers: int) -> Iterator[Any]:
     """Apply a function to batches in several processes; the results come in order, and few batches are in memory.
 
-    `ChildProcessError` if the system ends a process, as it does where memory runs out.
+    `ChildProcessError` names a process that the system ended, as it does where memory runs out.
     """
     if workers == 1:
         yield from map(function, batches)
         return
     context = multiprocessing.get_context("spawn")
     running: deque[Future[Any]] = deque()
+    others, started = set(multiprocessing.active_children()), set[BaseProcess]()
     with ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(function,)) as pool:
         try:
             for batch in batches:
                 with _interrupt_held_back():  # the first one starts the processes
                     running.append(pool.submit(_run_in_worker, batch))
+                if len(started) < workers:
+                    started |= set(multiprocessing.active_children()) - others
                 if len(running) > 2 * workers:
                     yield running.popleft().result()
             while running:
                 yield running.popleft().result()
         except BrokenProcessPool:
             raise ChildProcessError(
-                "a worker process was ended from outside; fewer --workers need less memory"
+                f"{_lost_process(started)} from outside; fewer --workers need less memory"
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _lost_process(started: Iterable[BaseProcess]) -> str:
+    """Which process was ended first: the pool ends all others by SIGTERM then."""
+    for process in started:
+        process.join(1.0)
+        if process.exitcode is not None and process.exitcode < 0 and -process.exitcode != signal.SIGTERM:
+            return f"worker process {process.pid} was ended by {signal.Signals(-process.exitcode).name}"
+    return "a worker process was ended"
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 import errno
 import json
 import multiprocessing
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from dataclasses import asdict
 
 import pytest
 
+from linnet.cli.main import main
 from linnet.core.errors import UserError, one_line
 from linnet.data import passes
 from linnet.data.clean import clean
@@ -235,3 +238,40 @@ def test_a_call_killed_among_comparisons_goes_on(saves, resumed, tmp_path, caplo
     assert asdict(report) == asdict(straight) and report.steps[1].removed.documents == 600
     assert read(out) == texts
     assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out", "straight"}
+
+
+def test_a_worker_that_dies_is_named_with_the_file_and_nothing_stays(tmp_path, monkeypatch, capfd):
+    """As the system ends one where memory runs out."""
+    first, second = write(tmp_path / "a.jsonl", [PROSE]), write(tmp_path / "b.jsonl", [PROSE] * 40)
+    monkeypatch.setattr("linnet.data.workers._BATCH_TEXTS", 1)
+    count = passes.Passes._count
+
+    def count_and_kill(self, one, outcomes):
+        if not self.job.batches:
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        count(self, one, outcomes)
+
+    monkeypatch.setattr(passes.Passes, "_count", count_and_kill)
+    assert main(["data", "clean", first, second, "--out", str(tmp_path / "out"), "--workers", "2"]) == 1
+    said = capfd.readouterr().err
+    lost = r"worker process \d+ was ended by SIGKILL from outside; fewer --workers need less memory"
+    assert re.fullmatch(rf"error: {tmp_path}/out: {second}: {lost}\n", said)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "b.jsonl"}
+    assert not multiprocessing.active_children()
+
+
+def test_a_step_that_finds_nothing_and_one_given_twice_are_both_applied_and_reported(tmp_path):
+    short, long = {"min_doc_words": 4, "max_doc_words": 1000}, {"min_doc_words": 4, "max_doc_words": 60}
+    quality = {"kind": "gopher_quality", "min_stop_words": None}
+    steps = spec({**quality, **short}, "pii", {**quality, **long})
+    texts = ["Too short.", PROSE, PROSE.split("\n")[0], ""]
+    (tmp_path / "none.jsonl").touch()
+    write(tmp_path / "web.jsonl", texts)
+    report = clean([str(tmp_path)], tmp_path / "out", steps)
+    assert [(step.step, step.read.documents, step.removed.documents) for step in report.steps] == [
+        ("gopher_quality", 3, 1),
+        ("pii", 2, 0),
+        ("gopher_quality", 2, 1),
+    ]
+    assert [list(step.reasons) for step in report.steps] == [["gopher_short_doc"], [], ["gopher_long_doc"]]
+    assert read(tmp_path / "out") == [PROSE.split("\n")[0]]

@@ -131,6 +131,6 @@ def test_workers_leave_the_interrupt_to_the_process_that_started_them():
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-def test_a_worker_that_is_killed_ends_the_run():
-    with pytest.raises(ChildProcessError, match="ended from outside"):
+def test_a_worker_that_is_killed_ends_the_run_and_is_named():
+    with pytest.raises(ChildProcessError, match=r"^worker process \d+ was ended by SIGKILL from outside"):
         list(map_in_order(signal.raise_signal, [signal.SIGKILL] * 2, workers=2))

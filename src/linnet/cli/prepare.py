@@ -9,6 +9,7 @@ import typer
 from linnet.cli.console import note
 from linnet.cli.options import AsJson, ChatTemplateFile, LongConversationsChoice, SplitDigits, option
 from linnet.core.errors import UserError
+from linnet.core.spec import read_yaml
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
@@ -113,15 +114,17 @@ def prepare(
     of all documents decide which ones are held out, not the order of the files.
 
     Token files of nanoGPT and llm.c (.bin), Megatron (.bin and .idx) and datatrove (.ds), or folders of them, become a
-    data folder too, with the tokenizer that they were made with: --tokenizer PATH.
+    data folder too, with the tokenizer that they were made with: --tokenizer PATH. They may be sources of a mixture,
+    also beside sources of text.
 
     --chat, --preferences and --prompts make data folders of rows for `linnet train --from MODEL --data DIR`, with the
     tokenizer and the chat template of --model, whose runs are trained on answers, on pairs of answers, or by rewards.
 
     Example: linnet prepare --prompts prompts.jsonl --model runs/chat --out data/prompts
     """
+    from linnet.data.mixture import MixtureSpec
     from linnet.data.prepare import prepare as prepare_data
-    from linnet.data.prepare_tokens import prepare_token_files
+    from linnet.data.prepare_tokens import has_token_files, prepare_token_files
     from linnet.data.token_files import expand_token_files, is_token_file
 
     kinds = {"chat": chat, "preferences": preferences, "prompts": prompts}
@@ -137,19 +140,20 @@ def prepare(
         return
     fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
     token_files = expand_token_files(files or [])
-    if any(map(is_token_file, token_files)):
-        text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
+    mixed = None if mixture is None else MixtureSpec.parse(read_yaml(mixture), str(mixture))
+    if any(map(is_token_file, token_files)) or (mixed is not None and has_token_files(mixed)):
+        text_alone = {"vocab_size": vocab_size, "field": field, "document-separator": separator}
         text_alone |= {"split-digits": split_digits, "clean": clean}
         for name, value in {**text_alone, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}.items():
             if value is not None:
                 raise UserError("applies only to text, and not to token files", field=name, value=value)
-        manifest = prepare_token_files(token_files, out, tokenizer, validation, overwrite, end=end or ())
-        _report(manifest, out, as_json)
+        manifest = prepare_token_files(token_files, out, tokenizer, validation, overwrite, end=end or (), mixture=mixed)
+        _report(manifest, out, as_json, mixture)
         return
     manifest = prepare_data(
         files or [],
         out,
-        mixture=mixture,
+        mixture=mixed,
         tokenizer=tokenizer,
         vocab_size=vocab_size,
         field=field,
@@ -163,9 +167,7 @@ def prepare(
         clean=clean,
         train=_sentencepiece(end, vocab_size, split_digits) if tokenizer == SENTENCEPIECE else None,
     )
-    _report(manifest, out, as_json)
-    if mixture is not None and not as_json:
-        write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
+    _report(manifest, out, as_json, mixture)
 
 
 def _sentencepiece(end: list[str] | None, vocab_size: int | None, split_digits: str | None) -> "Trainer":
@@ -198,7 +200,7 @@ def _fill_in_the_middle(
         raise UserError(str(error).replace("spm_rate", "spm-rate", 1)) from None
 
 
-def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
+def _report(manifest: "Manifest", out: Path, as_json: bool, mixture: Path | None = None) -> None:
     _warn_of_share(manifest)
     if "mixture" in manifest.settings:
         _note_sources_not_held_out(out)
@@ -206,6 +208,8 @@ def _report(manifest: "Manifest", out: Path, as_json: bool) -> None:
         write_json(manifest.model_dump())
     else:
         _print_table(manifest, out)
+        if mixture is not None:
+            write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def prepare(
     if steps is not None and mixture is not None:
         accepted = "inputs beside it; linnet data clean cleans each source of a mixture"
         raise UserError(field="clean", value=clean if isinstance(clean, str | Path) else "steps", accepted=accepted)
-    mixed = None if mixture is None else _mixture_to_prepare(mixture, inputs, field, separator)
+    mixed = None if mixture is None else mixture_to_prepare(mixture, inputs, field, separator)
     out = checked_target(out, overwrite)
     check_fraction(validation)
     ready = None
@@ -191,7 +191,7 @@ def prepare(
         return manifest
 
 
-def _mixture_to_prepare(
+def mixture_to_prepare(
     mixture: str | Path | MixtureSpec, inputs: Sequence[str], field: str | None, separator: str | None
 ) -> MixtureSpec:
     """The mixture; `UserError` for what it says itself."""

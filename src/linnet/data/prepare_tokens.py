@@ -1,19 +1,31 @@
-"""From token files of other programs (`token_files`) to a data folder, as `prepare` makes one from text."""
+"""From token files of other programs (`token_files`) to a data folder, as `prepare` makes one from text.
 
-from collections.abc import Iterable, Iterator, Sequence
+A mixture may have sources of text beside them: these are encoded into token files without a name first, so that all
+sources are read alike.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from linnet.core.atomic import errors_naming
 from linnet.core.errors import UserError, note
-from linnet.data.prepare import checked_target, describe_folder, load_tokenizer, new_folder
-from linnet.data.shards import SHARD_TOKENS, Manifest, ShardWriter, SourceInfo, SplitInfo, describe_runs
+from linnet.data.mixture import MixtureSpec
+from linnet.data.prepare import checked_target, describe_folder, load_tokenizer, mixture_to_prepare, new_folder
+from linnet.data.shards import SHARD_TOKENS, Manifest, ShardWriter, SourceInfo, SplitInfo, describe_runs, token_dtype
+from linnet.data.sources import Source, describe_reading, open_sources
 from linnet.data.split import Holdout, Split, Survey, check_fraction
-from linnet.data.token_files import CHUNK_TOKENS, TokenFile, is_token_file, open_token_file
+from linnet.data.token_files import CHUNK_TOKENS, TokenFile, expand_token_files, is_token_file, open_token_file
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
+from linnet.data.workers import batched_texts, computed_ahead
 from linnet.present.progress import progress
 
 
@@ -33,16 +45,18 @@ def prepare_token_files(
     overwrite: bool = False,
     shard_tokens: int = SHARD_TOKENS,
     end: Sequence[str] = (),
+    mixture: str | Path | MixtureSpec | None = None,
+    recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Manifest:
-    """Turn token files into a data folder and return its manifest.
+    """Turn token files, or the sources of a mixture, into a data folder and return its manifest.
 
-    tokenizer: the path of the tokenizer that made the files, whose end token divides documents. validation: the
-    fraction of the bytes of text to hold out, in whole documents, chosen by their tokens. The other arguments are those
-    of `prepare.prepare`. `UserError` for a file that is truncated, or has ids that the tokenizer does not have.
+    tokenizer: the path of the tokenizer that made the files, whose end token divides documents; it encodes sources of
+    text. validation: the fraction of the bytes of text to hold out, in whole documents, chosen by their tokens. The
+    other arguments are those of `prepare.prepare`. `UserError` for a file that is truncated, or has ids that the
+    tokenizer does not have.
     """
-    for name in inputs:
-        if not is_token_file(name):
-            raise UserError(f"{name}: beside token files; expected token files alone (.bin, .idx, .ds)")
+    mixed = None if mixture is None else mixture_to_prepare(mixture, inputs, None, None)
+    _check_token_files(inputs)
     if tokenizer in KINDS:
         accepted = "the path of the tokenizer.json that the token files were made with"
         raise UserError(field="tokenizer", value=tokenizer, accepted=accepted)
@@ -50,10 +64,12 @@ def prepare_token_files(
     check_fraction(validation)
     encoder = load_tokenizer(tokenizer, None, end)
     assert encoder is not None, "no kind to train"
-    with new_folder(out, overwrite) as folder:
-        opened = [open_token_file(Path(name), encoder.vocab_size) for name in inputs]
-        files = list({file.path.resolve(): file for file in opened}.values())  # a .bin may be named with its .idx
-        reader = _Reader(files, encoder)
+    with new_folder(out, overwrite) as folder, ExitStack() as stack:
+        if mixed is None:
+            files, names = _opened(inputs, encoder), None
+        else:
+            files, names = _open_mixture(stack, mixed, encoder)
+        reader = _Reader(files, encoder, names)
         sources, holdout = reader.survey(validation)
         splits: dict[Split, SplitInfo] = {
             "train": reader.write(folder, "train", holdout, shard_tokens),
@@ -64,15 +80,86 @@ def prepare_token_files(
             "token_files": {str(file.path): file.kind for file in files},
             "validation": holdout.fraction,
             "end": list(end),
+            **({} if mixed is None else {"mixture": mixed.model_dump(mode="json")}),
+            **recorded,
         }
         return describe_folder(folder, encoder, splits, sources, settings, layout="stream")
 
 
-class _Reader:
-    """Reads token files with the tokenizer that made them, in several passes."""
+def has_token_files(mixture: MixtureSpec) -> bool:
+    """True if a source of a mixture names token files, and no text alone."""
+    return any(is_token_file(name) for spec in mixture.sources.values() for name in expand_token_files(spec.inputs))
 
-    def __init__(self, files: Sequence[TokenFile], tokenizer: Tokenizer) -> None:
+
+def _check_token_files(names: Iterable[str]) -> None:
+    for name in names:
+        if not is_token_file(name):
+            raise UserError(f"{name}: beside token files; expected token files alone (.bin, .idx, .ds)")
+
+
+def _opened(names: Sequence[str], tokenizer: Tokenizer) -> list[TokenFile]:
+    opened = [open_token_file(Path(name), tokenizer.vocab_size) for name in names]
+    return list({file.path.resolve(): file for file in opened}.values())  # a .bin may be named with its .idx
+
+
+def _open_mixture(stack: ExitStack, mixture: MixtureSpec, tokenizer: Tokenizer) -> tuple[list[TokenFile], list[str]]:
+    """The files of a mixture's sources, one source after the other, and the name of each file's source."""
+    files, names = list[TokenFile](), list[str]()
+    for name, spec in mixture.sources.items():
+        place = f"mixture.sources.{name}"
+        if not spec.inputs:
+            raise UserError(field=f"{place}.inputs", accepted="files, folders or patterns of text, or token files")
+        inputs = expand_token_files(spec.inputs)
+        try:
+            if not any(map(is_token_file, inputs)):
+                sources = open_sources(stack, spec.inputs, spec.field, spec.separator)
+                opened = [_encoded(stack, source, tokenizer) for source in sources]
+                for line in describe_reading(sources):
+                    note(line)
+            else:
+                _check_token_files(inputs)
+                for option in ("field", "separator"):
+                    if value := getattr(spec, option):
+                        raise UserError("token files have none", field=option, value=repr(value))
+                opened = _opened(inputs, tokenizer)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        files, names = [*files, *opened], [*names, *[name] * len(opened)]
+    owners: dict[Path, str] = {}
+    for file, name in zip(files, names, strict=True):
+        if owners.setdefault(file.path.resolve(), name) != name:
+            known = owners[file.path.resolve()]
+            raise UserError(f"mixture: {file.path} is of {known} and of {name}; expected one source")
+    return files, names
+
+
+def _encoded(stack: ExitStack, source: Source, tokenizer: Tokenizer) -> TokenFile:
+    """The documents of a text as a token file that has no name, so that even a killed process leaves nothing."""
+    dtype, counts = np.dtype(token_dtype(tokenizer.vocab_size)), list[int]()
+    place = Path(tempfile.gettempdir())
+    with errors_naming(place):
+        file = stack.enter_context(tempfile.TemporaryFile(dir=place))  # noqa: SIM115 - the stack closes it
+    with progress("encoding", source.size_bytes, "bytes") as advance:
+        for _, encoded in computed_ahead(tokenizer.encode_batch, batched_texts(source.documents(advance))):
+            for ids in encoded:
+                counts.append(len(ids))
+                with errors_naming(place):
+                    file.write(np.array(ids, dtype=dtype).tobytes())
+    with errors_naming(place):
+        file.flush()
+    ends = np.array([*accumulate(counts)], dtype=np.int64)
+    tokens = np.memmap(file, dtype, "r") if ends[-1] else np.empty(0, dtype)
+    return TokenFile(Path(source.name), "text", tokens, ends)
+
+
+class _Reader:
+    """Reads token files with the tokenizer that made them, in several passes. names: of their sources, one for each."""
+
+    def __init__(
+        self, files: Sequence[TokenFile], tokenizer: Tokenizer, names: Sequence[str | None] | None = None
+    ) -> None:
         self._files, self._tokenizer, self._byte_counts = files, tokenizer, tokenizer.byte_counts()
+        self._names = names or [None] * len(files)
 
     def survey(self, validation: float | None) -> tuple[list[SourceInfo], Holdout]:
         """Count the documents and their bytes of text, check all ids, and decide the split."""
@@ -82,8 +169,8 @@ class _Reader:
             total.count(self._identity(span), size_bytes)
             counts[span.file] += 1, size_bytes
         sources = [
-            SourceInfo(file=str(file.path), documents=documents, bytes=size_bytes)
-            for file, (documents, size_bytes) in zip(self._files, counts.tolist(), strict=True)
+            SourceInfo(file=str(file.path), documents=documents, bytes=size_bytes, name=name)
+            for file, name, (documents, size_bytes) in zip(self._files, self._names, counts.tolist(), strict=True)
         ]
         if not total.documents:
             raise UserError(f"{self._files[0].path}: no tokens but end tokens")

@@ -17,12 +17,13 @@ from linnet.data.chat_setup import ChatSetup, chat_setup
 from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.mixture import MixtureSpec
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
-from linnet.data.prepare import PAIRS, TEXT, prepare, prepare_pairs
+from linnet.data.prepare import PAIRS, TEXT, load_tokenizer, prepare, prepare_pairs
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
 from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
+from linnet.data.prepare_tokens import has_token_files, prepare_token_files
 from linnet.data.sources import STDIN, expand_inputs
 from linnet.data.token_data import read_manifest
-from linnet.data.tokenizer_training import KINDS as TOKENIZERS
+from linnet.data.token_files import expand_token_files, is_token_file
 from linnet.data.tokenizer_training import fewest_tokens
 from linnet.model.folder import PUBLISHED, TOKENIZER, model_folder
 from linnet.training.spec import RunSpec
@@ -225,7 +226,8 @@ def _text_files(given: RunFiles) -> list[Path]:
     mixture = mixture_of(given)
     inputs = [str(given.files[0])]
     if mixture is not None:
-        inputs = expand_inputs([each for source in mixture.sources.values() for each in source.inputs])
+        inputs = [each for source in mixture.sources.values() for each in source.inputs]
+        inputs = expand_inputs(expand_token_files(inputs))
     files = [Path(name) for name in inputs]
     for file in files:
         if str(file) == STDIN or not file.is_file():
@@ -249,7 +251,7 @@ def _text_tokenizer(run: RunSpec, given: RunFiles) -> tuple[str, int | None]:
             raise UserError(field="tokenizer", value=chosen, accepted="none beside `start_from`, whose own is used")
         return str(model_folder(run.start_from) / TOKENIZER), None
     vocab_size = run.model.vocab_size
-    kind = chosen or ("bpe" if vocab_size >= fewest_tokens("bpe") else "bytes")
+    kind = str(chosen or ("bpe" if vocab_size >= fewest_tokens("bpe") else "bytes"))
     return kind, vocab_size if kind in ("bpe", "unigram") else None
 
 
@@ -258,14 +260,18 @@ def _prepare_text(run: RunSpec, given: RunFiles) -> None:
     mixture = mixture_of(given)
     inputs = [] if mixture is not None else [str(given.files[0])]
     recorded = _text_settings(run, given)
-    prepare(inputs, run.data, kind, vocab_size, mixture=mixture, recorded=recorded)
+    if is_token_file(str(given.files[0])) or (mixture is not None and has_token_files(mixture)):
+        prepare_token_files(inputs, run.data, kind, mixture=mixture, recorded=recorded)
+    else:
+        prepare(inputs, run.data, kind, vocab_size, mixture=mixture, recorded=recorded)
 
 
 def _text_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
     """The hashes of the files and of the tokenizer, so that a run resumes wherever they are."""
     kind, _ = _text_tokenizer(run, given)
-    tokenizer = kind if kind in TOKENIZERS else sha256_of(kind)
-    return {TEXT: [sha256_of(file) for file in _text_files(given)], TOKENIZER_OF_TEXT: tokenizer}
+    ready = load_tokenizer(kind, None)
+    hashes = [sha256_of(file) for file in _text_files(given)]
+    return {TEXT: hashes, TOKENIZER_OF_TEXT: kind if ready is None else ready.hash}
 
 
 KINDS: dict[str, FileKind] = {

@@ -1,13 +1,16 @@
 """Token files become the data folder that their text would become."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
+from linnet.data.mixed_batches import source_parts
+from linnet.data.mixture import MixtureSpec
 from linnet.data.prepare import prepare
-from linnet.data.prepare_tokens import prepare_token_files
+from linnet.data.prepare_tokens import has_token_files, prepare_token_files
 from linnet.data.token_data import TokenData
 from linnet.data.token_files import write_datatrove
 
@@ -89,3 +92,52 @@ def test_inputs_that_do_not_fit_are_refused_and_nothing_is_written(text_data: To
             prepare_token_files(inputs, tmp_path / "data", kind)
         assert message in str(raised.value)
         assert not (tmp_path / "data").exists()
+
+
+def test_sources_of_a_mixture_may_be_token_files_beside_text(text_data: TokenData, tmp_path: Path) -> None:
+    """The documents are those of a mixture of texts, each of its source, and the tokens those of their text."""
+    parts = {"files": TEXTS[:20], "rows": TEXTS[20:40], "folder": TEXTS[40:]}
+    written(text_data, tmp_path / "files.bin", parts["files"])
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"page": text}) + "\n" for text in parts["rows"]))
+    (tmp_path / "folder").mkdir()
+    for number in range(2):
+        written(text_data, tmp_path / "folder" / f"{number}.bin", parts["folder"][number::2])
+    sources = {
+        "files": {"inputs": str(tmp_path / "files.bin"), "weight": 1},
+        "rows": {"inputs": str(tmp_path / "rows.jsonl"), "field": "page", "weight": 2},
+        "folder": {"inputs": str(tmp_path / "folder"), "weight": 1},
+    }
+    mixture = MixtureSpec.parse({"sources": sources}, "test")
+    assert has_token_files(mixture)
+    manifest = prepare_token_files([], tmp_path / "data", str(text_data.folder), validation=0.2, mixture=mixture)
+    data = TokenData.open(tmp_path / "data")
+    assert data.source_names == list(parts)
+    found = {name: list[str]() for name in parts}
+    for split in ("train", "validation"):
+        for owner, text in zip(data.sources(split).tolist(), documents(data, split), strict=True):
+            found[data.source_names[owner]].append(text)
+    assert {name: sorted(texts) for name, texts in found.items()} == {name: sorted(t) for name, t in parts.items()}
+    assert sum(info.bytes for info in manifest.splits.values()) == sum(len(text.encode()) for text in TEXTS)
+    assert list(manifest.settings["token_files"].values()) == ["nanogpt", "text", "nanogpt", "nanogpt"]
+    assert [part.name for part in source_parts(data, mixture)] == list(parts)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({}, "mixture.sources.two.inputs: expected files, folders or patterns of text, or token files"),
+        ({"inputs": ["a.bin", "b.txt"]}, "mixture.sources.two: b.txt: beside token files"),
+        ({"inputs": "a.bin", "field": "page"}, "mixture.sources.two: field: 'page': token files have none"),
+        ({"inputs": "a.bin"}, "mixture: a.bin is of one and of two; expected one source"),
+    ],
+    ids=["nothing", "text-beside", "field", "twice"],
+)
+def test_sources_that_do_not_fit_are_named(
+    text_data: TokenData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: dict, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(text_data, Path("a.bin"), TEXTS)
+    mixture = MixtureSpec.parse({"sources": {"one": {"inputs": "a.bin"}, "two": source}}, "test")
+    with pytest.raises(UserError) as raised:
+        prepare_token_files([], "data", str(text_data.folder), mixture=mixture)
+    assert message in str(raised.value) and not Path("data").exists()

@@ -12,6 +12,7 @@ import linnet
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare
 from linnet.data.token_data import TokenData
+from linnet.data.token_files import write_datatrove
 from linnet.training import run_files
 from linnet.training.run import resolve_run_config
 from linnet.training.run_files import given_files, prepare_run_files, text_of
@@ -134,3 +135,19 @@ def test_a_tokenizer_belongs_to_a_text(texts: Path, tiny_model):
         linnet.train(
             texts / "run", model=tiny_model(), data=texts / "birds.txt", pairs=texts / "trees.txt", training=STEPS
         )
+
+
+def test_a_run_reads_token_files_with_the_tokenizer_that_made_them(texts: Path, tiny_model):
+    prepare([str(texts / "birds.txt")], texts / "prepared", "bytes", validation=0.2)
+    write_datatrove(TokenData.open(texts / "prepared"), texts / "files")
+    sources = {"files": {"inputs": str(texts / "files"), "weight": 1}, "text": {"inputs": str(texts / "trees.txt")}}
+    sources["text"]["weight"] = 1
+    (texts / "mixture.yaml").write_text(yaml.safe_dump({"sources": sources}))
+    settings: dict[str, Any] = {"model": tiny_model(), "training": {**STEPS, "steps": 1}}
+    tokenizer = texts / "prepared" / "tokenizer.json"
+    for name in ("mixture.yaml", "files/train.ds"):
+        found = linnet.train(texts / name.split(".")[0] / "run", **settings, data=texts / name, tokenizer=tokenizer)
+        kinds = TokenData.open(found.folder / "text").manifest.settings["token_files"].values()
+        assert list(kinds) == (["datatrove", "datatrove", "text"] if name == "mixture.yaml" else ["datatrove"])
+    with pytest.raises(UserError, match=r"tokenizer: bytes: expected the path of the tokenizer.json"):
+        linnet.train(texts / "other", **settings, data=texts / "files" / "train.ds")

@@ -355,3 +355,21 @@ def test_a_run_of_which_little_is_recorded_still_has_a_table(tmp_path, capsys):
         line for line in whole.splitlines() if line.split()[0] not in ("tokens", "speed", "memory", "best", "accuracy")
     ]
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [row.split() for row in rows]
+
+
+def test_the_table_of_a_run_on_pairs_or_prompts_says_what_these_say():
+    from linnet.cli.train import _rows
+
+    pairs = {"pairs": 7, "preference_loss": 0.5, "accuracy": 0.75, "margin": 0.25}
+    text = {"validation": {"bits_per_byte": 2.0, "accuracy": 0.5}}
+    best = {"best": {"step": 1, "bits_per_byte": 1.0, "checkpoint": "checkpoints/step-00000001"}}
+    assert _rows({**text, **best, "preferences": pairs}) == [
+        ("held-out pairs", "75.0% of 7 with the chosen answer ahead, margin +0.250, loss 0.5000"),
+        ("chosen answers", "2.0000 bits/byte, causal"),
+    ]
+    prompts = {"before": {"prompts": 3, "answers": 8, "reward": 0.25}, "after": None}
+    assert [name for name, _ in _rows({**text, **best, "rollouts": prompts})] == [
+        "held-out prompts before",
+        "prompts as text",
+    ]
+    assert [name for name, _ in _rows({**text, **best, "preferences": None})] == ["validation", "accuracy", "best"]

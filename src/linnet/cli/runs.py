@@ -143,6 +143,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs show runs/ted --json
     """
+    from linnet.training.objective_figures import held_out_rows, is_judged
     from linnet.training.run_folder import RunFolder
     from linnet.training.run_list import read_run_info
     from linnet.training.runs import check_run, read_summary
@@ -153,11 +154,12 @@ def show(run: Run, as_json: AsJson = False) -> None:
     folder, found, summary = RunFolder(run), as_listed.to_dict(), read_summary(run)
     lines = folder.metrics.read(folder.expected_steps(as_listed.step or 0))
     if as_json:
-        names = ("best", "extensions", "spikes", "embedding_from", "sources", "machine")
+        names = ("best", "preferences", "rollouts", "extensions", "spikes", "embedding_from", "sources", "machine")
         recorded = {name: summary[name] for name in names if summary.get(name)}
         write_json({**found, **recorded, "lines": lines})
         return
     rows = [(name.replace("_", " "), _figure(name, value)) for name, value in found.items() if value is not None]
+    rows += held_out_rows(summary or next((line for line in reversed(lines) if is_judged(line)), {}))
     rows += [("spikes", str(summary["spikes"]["count"]))] if summary.get("spikes") else []
     rows += [("extended", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("extensions") or []]
     if vectors := summary.get("embedding_from"):
@@ -179,6 +181,7 @@ def _print_curves(lines: list[dict[str, Any]]) -> None:
     import sys
 
     from linnet.present.show import TerminalCurve, curve_lines, terminal_width
+    from linnet.training.objective_figures import objective_curve
 
     width, styled = min(100, terminal_width()), sys.stdout.isatty()
     steps = [line["step"] for line in lines]
@@ -189,6 +192,10 @@ def _print_curves(lines: list[dict[str, Any]]) -> None:
         TerminalCurve("held out, causal", [line["step"] for line in evaluated], validation),
     ]
     plots = [("loss, bits per byte", losses, CURVE_HEIGHT, True)]
+    if found := objective_curve(lines):
+        trained = TerminalCurve("training", found.steps, found.trained)
+        held_out = TerminalCurve("held out", found.held_out_steps, found.held_out)
+        plots.append((found.title, [trained, held_out], CURVE_HEIGHT // 2, False))
     for name, title in (("lr", "learning rate"), ("gradient_norm", "gradient norm")):
         plots.append((title, [TerminalCurve("", steps, [line[name] for line in lines])], CURVE_HEIGHT // 3, False))
     for title, curves, height, logarithmic in plots:

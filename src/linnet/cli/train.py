@@ -325,7 +325,12 @@ def _report(result: "RunResult", as_json: bool) -> None:
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return names and figures; figures that were not measured or recorded are left out."""
+    """Return names and figures; figures that were not measured or recorded are left out.
+
+    Of a run on pairs or prompts what these say stands there, and not which step had the fewest bits per byte.
+    """
+    from linnet.training.objective_figures import held_out_rows, is_judged
+
     found = _known(summary)
     held_out, best = _known(found.get("validation", {})), _known(found.get("best", {}))
     replayed = {when: (each or {}).get("bits_per_byte") for when, each in found.get("replay", {}).items()}
@@ -352,6 +357,9 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     for source in found.get("sources", ()):
         text = "{tokens:,} tokens, {share:.1%} of all ({share_of_bytes:.1%} of the bytes), {epochs:.2f} epochs"
         rows += _row(f"source {source.get('source')}", text, source)
+    if is_judged(found):
+        name = "chosen answers" if found.get("preferences") else "prompts as text"
+        return [*rows, *held_out_rows(found), *_row(name, "{bits_per_byte:.4f} bits/byte, causal", held_out)]
     return [
         *rows,
         *_row("validation", "{bits_per_byte:.4f} bits/byte, causal", held_out),

@@ -58,8 +58,22 @@ VALIDATION = _schema(
     whole_sequence_bits_per_byte=float, leak=float, accuracy=float,
 )  # fmt: skip
 
+HELD_OUT_PAIRS = _schema(
+    "HeldOutPairs", pairs=(int, ...), preference_loss=(float, ...), accuracy=(float, ...), margin=(float, ...)
+)
+HELD_OUT_PROMPTS = _schema("HeldOutPrompts", prompts=(int, ...), answers=(int, ...), reward=(float, ...))
+
 LINE = _schema(
-    "Line", step=(int, ...), tokens=int, bits_per_byte=float, lr=float, gradient_norm=float, validation=VALIDATION
+    "Line",
+    step=(int, ...),
+    tokens=int,
+    bits_per_byte=float,
+    lr=float,
+    gradient_norm=float,
+    terms=dict[str, float],
+    validation=VALIDATION,
+    preferences=HELD_OUT_PAIRS,
+    rollouts=HELD_OUT_PROMPTS,
 )
 """A line of `metrics.jsonl`."""
 
@@ -75,6 +89,8 @@ SUMMARY = _schema(
     orthogonalizing_share=float | None,
     memory_bytes=int,
     validation=VALIDATION | None,
+    preferences=HELD_OUT_PAIRS | None,
+    rollouts=_schema("Rollouts", before=HELD_OUT_PROMPTS | None, after=HELD_OUT_PROMPTS | None),
     best=_schema("Best", step=int, bits_per_byte=float, checkpoint=str) | None,
     data=_schema("Data", manifest_sha256=str, tokenizer_hash=str) | None,
     machine=_schema("Machine", precision=str),
@@ -214,10 +230,14 @@ def draw_curves(lines: list[dict[str, Any]], path: Path, title: str, causal: boo
 
 
 def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> "Plot":
-    """Loss, learning rate and gradient norm over the steps. The axis of the loss is logarithmic and shows all steps."""
+    """Loss, learning rate and gradient norm over the steps, and what pairs or prompts say of a run on these.
+
+    The axis of the loss is logarithmic and shows all steps.
+    """
     from linnet.present import numbers
     from linnet.present.plot import Axis, Panel, Plot, Series
     from linnet.present.style import INK
+    from linnet.training.objective_figures import objective_curve
 
     steps, x = [line["step"] for line in lines], Axis("step")
     evaluated = [line for line in lines if "validation" in line]
@@ -238,4 +258,10 @@ def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> "Plot":
         Panel(x, Axis("learning rate", format=numbers.exact, low=0), [rate]),
         Panel(x, Axis("gradient norm", "log"), [norm]),
     ]
-    return Plot(panels, (9.0, 2.5), shared="x", heights=(3, 1, 1))
+    heights = [3, 1, 1]
+    if curve := objective_curve(lines):
+        trained = Series(curve.steps, curve.trained, faint=True)
+        held_out = Series(curve.held_out_steps, curve.held_out, curve.held_out_name, "o-", color=3)
+        panels.insert(1, Panel(x, Axis(curve.title), [trained, held_out]))
+        heights.insert(1, 2)
+    return Plot(panels, (9.0, 2.5), shared="x", heights=heights)

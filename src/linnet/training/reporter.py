@@ -9,6 +9,7 @@ from typing import Any
 from linnet.core.errors import print_error
 from linnet.present import numbers
 from linnet.present.progress import progress
+from linnet.training.objective_figures import held_out_rows
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class LogReporter(TextReporter):
             waited_s = [process["waiting_s"] for process in line["processes"]]
             parts.append(f"waiting {numbers.duration(min(waited_s))} to {numbers.duration(max(waited_s))}")
         if "validation" in line:
-            parts.append(f"validation {evaluation_text(line['validation'])}")
+            parts += evaluation_parts(line)
         print_error("  ".join(parts))
 
 
@@ -122,7 +123,7 @@ class BarReporter(TextReporter):
 
     def line(self, line: dict[str, Any]) -> None:
         if self._evaluations and "validation" in line:
-            print_error(f"step {line['step']}: validation {evaluation_text(line['validation'])}")
+            print_error(f"step {line['step']}: {'  '.join(evaluation_parts(line))}")
 
     def close(self) -> None:
         self._open.close()
@@ -136,6 +137,14 @@ def terminal_reporter(title: str | None = None) -> Iterator[Reporter]:
         return
     with closing(BarReporter(title or "train", evaluations=title is None)) as reporter:
         yield reporter
+
+
+def evaluation_parts(line: dict[str, Any]) -> list[str]:
+    """What was evaluated with a line of metrics: held-out text, and held-out pairs or prompts of a run on these."""
+    return [
+        f"validation {evaluation_text(line['validation'])}",
+        *(f"{name}: {text}" for name, text in held_out_rows(line)),
+    ]
 
 
 def evaluation_text(figures: dict[str, Any]) -> str:

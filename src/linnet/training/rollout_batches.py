@@ -3,7 +3,7 @@
 Legend: `G` answers of a group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,11 +98,3 @@ def pass_rates(groups: Sequence[Sequence[Judgement]]) -> dict[str, Any]:
     reward = mean([float(np.mean([answer.reward for answer in each])) for each in groups])
     interval = reward.interval()
     return found | {"reward": reward.value, "reward_interval": None if interval is None else list(interval)}
-
-
-def described(figures: Mapping[str, Any]) -> str:
-    """Figures of held-out prompts in one line."""
-    shown = [f"{name} {value['value']:.1%}" for name, value in figures.items() if name.startswith("pass@")]
-    counts = f"{figures['prompts']} prompts, {figures['answers']} answers each"
-    shown.append(f"mean reward {figures['reward']:.3g}")
-    return f"{', '.join(shown)} ({counts})"

@@ -42,6 +42,13 @@ def test_the_log_has_a_line_for_each_line_of_figures(capsys):
     assert unknown.endswith("12,346 tokens/s  300 MB  ETA 1 min 01 s")
 
 
+def test_the_log_tells_what_held_out_pairs_say(capsys):
+    pairs = {"pairs": 4, "preference_loss": 0.5, "accuracy": 0.75, "margin": 0.25}
+    LogReporter().line({**LINE, "validation": {"bits_per_byte": 2.0}, "preferences": pairs})
+    told = "75.0% of 4 with the chosen answer ahead, margin +0.250, loss 0.5000"
+    assert capsys.readouterr().err.endswith(f"validation 2.0000 bits/byte  held-out pairs: {told}\n")
+
+
 class Terminal(io.StringIO):
     """A standard error that claims to be a terminal."""
 

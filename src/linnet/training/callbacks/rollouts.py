@@ -30,9 +30,10 @@ from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.initialization import initial_decoder
 from linnet.training.lora import trains_parts_alone, without_parts
+from linnet.training.objective_figures import prompts_text
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
 from linnet.training.rewards import Judgement, Rewards
-from linnet.training.rollout_batches import Prompts, RolloutBatches, described, pass_rates
+from linnet.training.rollout_batches import Prompts, RolloutBatches, pass_rates
 from linnet.training.spec import RunSpec
 
 AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.2}
@@ -115,7 +116,7 @@ class Rollouts(Callback):
             self.batches.current[int(number)] = self._as_batch(answers, drawn)
         if context.state.step == 0 and state.before is None:
             state.before = self._measured()
-            context.reporter.note(f"held-out prompts before the first step: {described(state.before)}")
+            context.reporter.note(f"held-out prompts before the first step: {prompts_text(state.before)}")
 
     def before_step(self) -> None:
         """Draw the answers that the next step is the first to read."""

@@ -244,6 +244,7 @@ def test_a_worker_that_dies_is_named_with_the_file_and_nothing_stays(tmp_path, m
     """As the system ends one where memory runs out."""
     first, second = write(tmp_path / "a.jsonl", [PROSE]), write(tmp_path / "b.jsonl", [PROSE] * 40)
     monkeypatch.setattr("linnet.data.workers._BATCH_TEXTS", 1)
+    monkeypatch.setattr("linnet.data.passes.SAVE_EVERY_S", float("inf"))  # else there is something to go on with
     count = passes.Passes._count
 
     def count_and_kill(self, one, outcomes):

@@ -11,11 +11,12 @@ import typer
 
 from linnet.cli.console import note, notes_after_text
 from linnet.cli.generate import SamplingOptions
-from linnet.cli.options import Precision, with_option_groups
+from linnet.cli.options import Precision, ToolNames, ToolRounds, with_option_groups
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.data.chat_template import ChatTemplate
+    from linnet.data.tools import Tools
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import LanguageModel
     from linnet.inference.sampling import Sampling
@@ -55,6 +56,8 @@ def chat(
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
     *,
     choice: SamplingOptions,
+    tools: ToolNames = None,
+    tool_rounds: ToolRounds = None,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
 ) -> None:
@@ -66,6 +69,12 @@ def chat(
     transcript (User: ... Assistant:). Ctrl-C stops an answer, not the program. Lines that begin with a slash are
     commands; /help lists them. Control characters of an answer are printed as escapes. Without a terminal the messages
     are the lines of the standard input.
+
+    --tools runs the calls in an answer and tells the model their results, which are shown as [NAME] RESULT; the model
+    then goes on. A tool is each public function of a Python file, which the chat template lists, or the calculator of
+    the story world, which a system message announces unless --system gives another.
+
+    Example: linnet chat runs/chat --tools calculator --tools my_tools.py
     """
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import load
@@ -76,8 +85,9 @@ def chat(
     if template.is_plain:
         note(f"{model}: no chat template: the conversation is read as a plain transcript")
     engine = Engine(loaded.decoder, vocab_size=loaded.tokenizer.vocab_size, prefixes=PrefixStore(KEPT_BYTES))
-    conversation = Conversation(loaded, template, engine, choice.sampling(), max_tokens)
-    conversation.begin(system)
+    own, rounds = tool_options(tools, tool_rounds)
+    conversation = Conversation(loaded, template, engine, choice.sampling(), max_tokens, own, rounds)
+    conversation.begin(system or announcement(own))
     for line in _lines():
         try:
             if not line.startswith("/"):
@@ -86,6 +96,28 @@ def chat(
                 return
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
+
+
+def tool_options(named: list[str] | None, rounds: int | None) -> "tuple[Tools | None, int]":
+    """The tools that were named, and the number of rounds of calls; `UserError` for rounds without tools."""
+    from linnet.data.tools import MAX_ROUNDS, load_tools
+
+    if not named:
+        if rounds is not None:
+            raise UserError(field="tool_rounds", value=rounds, accepted="--tools beside it")
+        return None, 0
+    return load_tools(named), MAX_ROUNDS if rounds is None else rounds
+
+
+def announcement(tools: "Tools | None") -> str:
+    """The system message that tells of the calculator, as the story world does; empty without it."""
+    from linnet.data.tools import CALCULATOR
+
+    if tools is None or CALCULATOR not in tools.functions:
+        return ""
+    from linnet.stories.instructions.facts import TOOL
+
+    return TOOL
 
 
 def _lines() -> Iterator[str]:
@@ -121,7 +153,8 @@ def shown(text: str) -> str:
 class Conversation:
     """The messages so far, and the model that answers.
 
-    sampling: of the next answer; each further one, or one that is tried again, has the next seed.
+    sampling: of the next answer; each further one, or one that is tried again, has the next seed. tools: that the model
+    may call; None: none. rounds: how often it may, before it has to answer.
     """
 
     model: "LanguageModel"
@@ -129,6 +162,8 @@ class Conversation:
     engine: "Engine"
     sampling: "Sampling"
     max_tokens: int
+    tools: "Tools | None" = None
+    rounds: int = 0
     messages: list[dict[str, Any]] = field(default_factory=list)
     forks: list[list[dict[str, Any]]] = field(default_factory=list)
 
@@ -138,16 +173,41 @@ class Conversation:
 
     @notes_after_text()
     def say(self, text: str) -> None:
-        """Add a message, and print the answer as it grows; Ctrl-C ends it, and what has come stays."""
+        """Add a message, and print the answer as it grows; Ctrl-C ends it, and what has come stays.
+
+        Calls of tools in an answer are run, and the model goes on with their results.
+        """
+        before, self.messages = self.messages, [*self.messages, {"role": "user", "content": text}]
+        try:
+            self._go_on()
+        except UserError:
+            self.messages = before
+            raise
+
+    def _go_on(self) -> None:
+        """Answer, and as long as the answer calls tools, run them and answer again."""
+        for left in range(self.rounds, -1, -1):
+            answer, is_whole = self._answer()
+            self.messages.append({"role": "assistant", "content": answer})
+            if self.tools is None or not is_whole or not self.tools.calls(answer):
+                return
+            if not left:
+                note(f"note: {self.rounds} rounds of calls; the last one is not run (--tool-rounds)")
+                return
+            for result in self.tools.results(answer):
+                print(f"[{shown(result['name'])}] {shown(result['content'])}")
+                self.messages.append(result)
+
+    def _answer(self) -> tuple[str, bool]:
+        """Print an answer to the messages so far; its text, and False if it was stopped."""
         from linnet.inference.streams import Request
         from linnet.inference.text_events import TextEvents
 
-        asked = [*self.messages, {"role": "user", "content": text}]
-        prompt = self.model.prompt_tokens(self.template.render(asked))
+        prompt = self.model.prompt_tokens(self._rendered())
         stream = self.engine.submit(
             Request(prompt, self.max_tokens, self.sampling, self.model.tokenizer.end_ids, keep_state=False)
         )
-        texts, answer = TextEvents(self.model.tokenizer, prompt, self.template.stops), ""
+        texts, answer, is_whole = TextEvents(self.model.tokenizer, prompt, self.template.stops), "", True
         try:
             for event in stream:
                 for part in texts.push(event):
@@ -157,12 +217,19 @@ class Conversation:
                     break
         except KeyboardInterrupt:
             print(" [stopped]", end="")
+            is_whole = False
         finally:
             stream.cancel()
         rest = "".join(part.text for part in texts.finish())
         print(shown(rest))
-        self.messages = [*asked, {"role": "assistant", "content": answer + rest}]
         self.sampling = replace(self.sampling, seed=(self.sampling.seed or 0) + 1)
+        return answer + rest, is_whole
+
+    def _rendered(self, add_generation_prompt: bool = True) -> str:
+        """The text of the conversation, in which the template may list the tools."""
+        described = () if self.tools is None else self.tools.described
+        variables = {"tools": list(described)} if described else {}
+        return self.template.render(self.messages, add_generation_prompt, **variables)
 
     def command(self, line: str) -> bool:
         """Do what a command says; False for the one that ends the program."""
@@ -192,7 +259,7 @@ class Conversation:
         elif name == "/load":
             self._load(rest)
         elif name == "/show":
-            print(shown(self.template.render(self.messages, add_generation_prompt=False)) if self.messages else "")
+            print(shown(self._rendered(add_generation_prompt=False)) if self.messages else "")
         elif name == "/help":
             width = max(map(len, COMMANDS))
             print("\n".join(f"{command.ljust(width)}  {meaning}" for command, meaning in COMMANDS.items()))

@@ -1,0 +1,113 @@
+"""`linnet chat` with tools: what it prints, and what the model reads."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linnet.cli.chat import Conversation, announcement, tool_options
+from linnet.cli.main import main
+from linnet.core.errors import UserError
+from linnet.data.chat_setup import CONTROL_TOKENS, OWN_TEMPLATE
+from linnet.data.chat_template import ChatTemplate
+from linnet.data.tokenizer import Tokenizer
+from linnet.data.tools import load_tools
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Event, Request
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
+from linnet.stories.instructions.facts import TOOL
+
+TEMPLATE = ChatTemplate(OWN_TEMPLATE, "test", {"bos_token": ""})
+
+
+class Scripted:
+    """Stands for an engine whose model gives written answers. prompts: the texts that it was asked with."""
+
+    def __init__(self, tokenizer: Tokenizer, answers: list[str]) -> None:
+        self.tokenizer, self.answers, self.prompts = tokenizer, answers, list[str]()
+
+    def submit(self, request: Request) -> "Scripted":
+        names = self.tokenizer.token_name
+        self.prompts.append("".join(chr(token) if token < 256 else names(token) for token in request.prompt))
+        return self
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter([Event(token, None, None) for token in self.tokenizer.encode(self.answers.pop(0))])
+
+    def cancel(self) -> None:
+        """Nothing runs."""
+
+
+BLOCK = {"repeat": 1, "mixer": {"kind": "attention", "heads": 1}, "feed_forward": {"kind": "glu", "hidden": 8}}
+SPEC = {"vocab_size": 260, "d_model": 8, "context_length": 64, "blocks": [BLOCK]}
+
+
+@pytest.fixture
+def model() -> LanguageModel:
+    tokenizer = Tokenizer.train("bytes", []).with_special(CONTROL_TOKENS, ("<|im_end|>",))
+    return LanguageModel(Decoder(ModelSpec.parse(SPEC, "test")), tokenizer).parsing_special()
+
+
+def conversation(model: LanguageModel, answers: list[str], **settings: Any) -> tuple[Conversation, Scripted]:
+    engine = Scripted(model.tokenizer, answers)
+    return Conversation(model, TEMPLATE, engine, Sampling(seed=1), 50, **settings), engine  # type: ignore[arg-type]
+
+
+def test_calls_are_run_and_shown_and_the_model_goes_on(model: LanguageModel, capsys):
+    tools = load_tools(["calculator"])
+    talk, engine = conversation(model, ["calculator(12 * 3)", "That is 36 pens.", "No."], tools=tools, rounds=4)
+    talk.begin(announcement(tools))
+    talk.say("How many?")
+    assert capsys.readouterr().out == "calculator(12 * 3)\n[calculator] 36\nThat is 36 pens.\n"
+    assert [message["role"] for message in talk.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert talk.messages[0]["content"] == TOOL and talk.sampling.seed == 3
+    begun = engine.prompts[0]
+    assert engine.prompts[1] == (
+        f"{begun}calculator(12 * 3)<|im_end|><|im_start|>tool<|im_sep|>36<|im_end|><|im_start|>assistant<|im_sep|>"
+    )
+    assert talk.command("/retry") and len(talk.messages) == 3  # the question is asked anew
+
+
+def test_rounds_are_bounded(model: LanguageModel, capsys, told):
+    tools = load_tools(["calculator"])
+    talk, engine = conversation(model, ["calculator(1)"] * 3, tools=tools, rounds=2)
+    talk.say("?")
+    assert capsys.readouterr().out.count("[calculator] 1\n") == 2 and len(engine.prompts) == 3
+    assert talk.messages[-1]["content"] == "calculator(1)"
+
+
+def test_without_tools_a_call_is_text(model: LanguageModel, capsys):
+    talk, engine = conversation(model, ["calculator(1)"])
+    talk.say("?")
+    assert len(engine.prompts) == 1 and capsys.readouterr().out == "calculator(1)\n"
+
+
+def test_the_template_lists_the_functions_of_a_file(model: LanguageModel, tmp_path: Path, capsys):
+    (tmp_path / "own.py").write_text('def add(a: int, b: int):\n    """The sum."""\n    return a + b\n')
+    tools = load_tools([tmp_path / "own.py"])
+    call = json.dumps({"name": "add", "arguments": {"a": 2, "b": 3}})
+    talk, engine = conversation(model, [f"<tool_call>{call}</tool_call>", "5"], tools=tools, rounds=1)
+    talk.begin(announcement(tools))
+    talk.say("?")
+    assert engine.prompts[0].startswith("<|im_start|>system<|im_sep|>Tools:\n{") and '"The sum."' in engine.prompts[0]
+    assert talk.messages[2] == {"role": "tool", "name": "add", "content": "5"}
+
+
+def test_a_refused_message_is_not_part_of_the_conversation(model: LanguageModel):
+    talk, _ = conversation(model, [])
+    talk.template = ChatTemplate("{{ raise_exception('no') }}", "test", {})
+    with pytest.raises(UserError, match="no"):
+        talk.say("?")
+    assert talk.messages == []
+
+
+def test_rounds_need_tools(model: LanguageModel, tmp_path: Path, capfd):
+    write_model(tmp_path / "m", model.decoder, model.tokenizer, {})
+    assert main(["chat", str(tmp_path / "m"), "--tool-rounds", "2"]) == 2
+    assert "--tool-rounds 2: expected --tools beside it" in capfd.readouterr().err
+    assert tool_options(["calculator"], None)[1] == 4 and tool_options(None, None) == (None, 0)

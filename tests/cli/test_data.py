@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -191,6 +192,8 @@ def test_clean_prints_what_each_step_removed(capsys, files):
     lines = (files / "clean/part-00000.jsonl").read_text().splitlines()
     assert len(lines) == report["kept"]["documents"] < 5
     assert "gopher_short_doc" in (files / "page/report.html").read_text()
+    assert main([*arguments, "--out", str(files / "packed"), "--compress", "gz"]) == 0
+    assert gzip.decompress((files / "packed/part-00000.jsonl.gz").read_bytes()).decode().splitlines() == lines
 
 
 def test_clean_on_slurm_prints_what_it_prints_here(capsys, files, sbatch):

@@ -64,6 +64,9 @@ WorkPlace = Annotated[
     Literal["local", "ray", "slurm"],
     typer.Option("--executor", help="Where the work is done: on this machine, Ray, or Slurm (docs/cleaning.md)."),
 ]
+Compress = Annotated[
+    Literal["gz", "zst"] | None, typer.Option(help="Compress the files; linnet reads them all the same.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")]
 
 
@@ -117,6 +120,7 @@ def dedup(
     executor: WorkPlace = "local",
     workers: Processes = None,
     slurm_options: SlurmOptions = None,
+    compress: Compress = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -143,7 +147,9 @@ def dedup(
     processes = workers if chosen is None else None
     reading = field, separator, skip_invalid
     with stopped_tasks_reported():
-        report = deduplicate(files, out, spec, against or (), *reading, processes, overwrite, executor=chosen)
+        report = deduplicate(
+            files, out, spec, against or (), *reading, processes, overwrite, executor=chosen, compress=compress
+        )
     if as_json:
         write_json({"out": str(out), **report.to_dict()})
     else:
@@ -163,6 +169,7 @@ def clean(
     executor: WorkPlace = "local",
     workers: Processes = None,
     slurm_options: SlurmOptions = None,
+    compress: Compress = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -189,7 +196,8 @@ def clean(
     chosen = cluster_executor(executor, workers, slurm_options or ())
     processes = workers if chosen is None else None
     with stopped_tasks_reported():
-        report = clean_files(files, out, spec, field, separator, skip_invalid, processes, overwrite, executor=chosen)
+        reading = field, separator, skip_invalid
+        report = clean_files(files, out, spec, *reading, processes, overwrite, executor=chosen, compress=compress)
     result = CleaningResult(report)
     if page is not None:
         write_page(result, page, invocation())

@@ -17,7 +17,7 @@ from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, Step, make_f
 from linnet.data.comparison import comparison_settings
 from linnet.data.passes import Pass, Passes, PassesJob
 from linnet.data.sources import REPORT, Source, describe_reading, open_sources
-from linnet.data.text_folder import SHARD_BYTES, UnfinishedFolder, check_target
+from linnet.data.text_folder import SHARD_BYTES, UnfinishedFolder, check_compression, check_target
 
 _HOLDS = "cleaned text"
 
@@ -34,17 +34,20 @@ def clean(
     shard_bytes: int = SHARD_BYTES,
     executor: TaskExecutor | None = None,
     portion_bytes: int | None = None,
+    compress: str | None = None,
 ) -> CleaningReport:
     """Write the documents of `inputs` (see `sources.Source`) that pass all steps into a folder of .jsonl files.
 
     The result depends on the inputs and `spec` alone, not on `workers` (processes; None: as many as processors). The
     folder appears complete or not at all; an earlier result is replaced only with `overwrite`. A call that is killed or
     interrupted leaves its part beside `out`, and the same call goes on there. executor: its workers do the first pass,
-    a portion of about `portion_bytes` of the inputs each. `UserError` if no document stays.
+    a portion of about `portion_bytes` of the inputs each. compress: gz or zst, of the files. `UserError` if no document
+    stays.
     """
     steps = [step for step in spec.steps if step.enabled]
     if not steps:
         raise UserError("every step has `enabled: false`; expected one that does something", field="steps")
+    check_compression(compress)
     target = Path(out).resolve()
     check_target(target, overwrite, _HOLDS)
     for stage in spec.stages():  # a missing package or file is said before anything is read
@@ -57,10 +60,10 @@ def clean(
         opened = [*sources, *(source for one in passes for source in one.tests)]
         sizes = [[source.name, source.size_bytes] for source in opened]
         sizes += [[name, Path(name).stat().st_size] for step in steps for name in _files_of(step)]
-        identity = [spec.model_dump(mode="json"), sizes, field, separator, skip_invalid, shard_bytes]
+        identity = [spec.model_dump(mode="json"), sizes, field, separator, skip_invalid, shard_bytes, compress]
         unfinished = stack.enter_context(UnfinishedFolder(target, identity))
         job = PassesJob(CleaningReport([StepReport(step.kind) for step in steps]))
-        run = Passes(unfinished, passes, job, sources, workers, shard_bytes, executor, portion_bytes)
+        run = Passes(unfinished, passes, job, sources, workers, shard_bytes, executor, portion_bytes, compress)
         report = run.run()
         for line in describe_reading(opened):
             note(line)

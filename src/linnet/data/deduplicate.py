@@ -15,7 +15,7 @@ from linnet.data.cleaning_report import COMPARISONS, CleaningReport, StepReport
 from linnet.data.comparison import DeduplicationReport, DeduplicationSpec
 from linnet.data.passes import Pass, Passes, PassesJob
 from linnet.data.sources import REPORT, describe_reading, expand_inputs, open_sources
-from linnet.data.text_folder import SHARD_BYTES, UnfinishedFolder, check_target
+from linnet.data.text_folder import SHARD_BYTES, UnfinishedFolder, check_compression, check_target
 
 _HOLDS = "deduplicated text"
 
@@ -33,6 +33,7 @@ def deduplicate(
     shard_bytes: int = SHARD_BYTES,
     executor: TaskExecutor | None = None,
     portion_bytes: int | None = None,
+    compress: str | None = None,
 ) -> DeduplicationReport:
     """Write the documents of `inputs` (see `sources.Source`) that are no copies into a folder of .jsonl files.
 
@@ -41,9 +42,10 @@ def deduplicate(
     the inputs and `spec` alone, not on `workers` (processes; None: as many as processors). The folder appears complete
     or not at all; one that is there is replaced only with `overwrite`, and only if it holds nothing but such files. A
     call that is killed or interrupted leaves its part beside `out`, and the same call goes on there. executor: its
-    workers do the first pass, a portion of about `portion_bytes` of the inputs each.
+    workers do the first pass, a portion of about `portion_bytes` of the inputs each. compress: gz or zst, of the files.
     """
     spec = spec or DeduplicationSpec()
+    check_compression(compress)
     target = Path(out).resolve()
     check_target(target, overwrite, _HOLDS)
     with atomic_directory(target) as folder, ExitStack() as stack:
@@ -53,11 +55,11 @@ def deduplicate(
         opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid, "url")
         tests, sources = opened[: len(expand_inputs(against))], opened[len(expand_inputs(against)) :]
         identity = [spec.model_dump(mode="json"), [[one.name, one.size_bytes] for one in opened], len(tests)]
-        identity += [field, separator, skip_invalid, shard_bytes]
+        identity += [field, separator, skip_invalid, shard_bytes, compress]
         unfinished = stack.enter_context(UnfinishedFolder(target, identity))
         job = PassesJob(CleaningReport([StepReport(step) for step in COMPARISONS]))
         both = [Pass(settings=spec, tests=tests, comparisons=len(COMPARISONS)), Pass()]
-        passes = Passes(unfinished, both, job, sources, workers, shard_bytes, executor, portion_bytes)
+        passes = Passes(unfinished, both, job, sources, workers, shard_bytes, executor, portion_bytes, compress)
         passes.run()
         for line in describe_reading(opened):
             note(line)

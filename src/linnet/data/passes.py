@@ -69,7 +69,8 @@ class PassesJob:
 
     number: of the current pass. texts: the files that it reads; none for the inputs. evaluation: the evaluation
     documents among the records of the pass before. batches: of documents, done in this pass; kept: what they left.
-    files: written in this pass, of which the last has `size` bytes. records: written in this pass.
+    files: written in this pass, of which the last has `size` bytes, `written` before compression. records: written in
+    this pass.
     """
 
     report: CleaningReport
@@ -80,6 +81,7 @@ class PassesJob:
     kept: Amount = field(default_factory=Amount)
     files: list[str] = field(default_factory=list)
     size: int = 0
+    written: int = 0
     records: int = 0
 
 
@@ -112,7 +114,7 @@ class Passes:
     """Takes the documents of inputs through passes. comparison: the last that was applied.
 
     job: where to begin, if nothing was saved in `unfinished`. executor: whose workers do the first pass, a portion of
-    about `portion_bytes` each; None: processes of this machine.
+    about `portion_bytes` each; None: processes of this machine. compress: of the files of the last pass.
     """
 
     def __init__(
@@ -125,12 +127,13 @@ class Passes:
         shard_bytes: int,
         executor: TaskExecutor | None = None,
         portion_bytes: int | None = None,
+        compress: str | None = None,
     ) -> None:
         self.comparison: Comparison | None = None
         self._unfinished, self._passes, self._sources = unfinished, passes, sources
         self._workers, self._shard_bytes = workers, shard_bytes
         self._executor, self._portion_bytes = executor, portion_bytes
-        self._place = ""
+        self._place, self._compress = "", compress
         self._needed: dict[str, int] = {}
         state = unfinished.begin()
         self.job = job if state is None else TypeAdapter(PassesJob).validate_python(state)
@@ -228,10 +231,9 @@ class Passes:
 
     def _join(self, one: Pass, portions: PortionFolder) -> None:
         """Write documents and records of all portions in order, and add up their reports."""
-        job, folder = self.job, self._unfinished.path / self._texts
-        folder.mkdir(exist_ok=True)
+        job = self.job
         with ExitStack() as stack:
-            texts = stack.enter_context(TextFolderWriter(folder, self._shard_bytes))
+            texts = self._open_texts(stack)
             records = self._open_records(stack, one, _index(one) if one.tests else None)
             for number in range(len(portions.work.portions)):
                 place = portions.place(number)
@@ -270,10 +272,8 @@ class Passes:
     ) -> None:
         """Write documents and records, fill the report, and note now and then how far that has come."""
         job, saved_s = self.job, time.monotonic()
-        folder = self._unfinished.path / self._texts
-        folder.mkdir(exist_ok=True)
         with ExitStack() as stack:
-            texts = stack.enter_context(TextFolderWriter(folder, self._shard_bytes, job.files, job.size))
+            texts = self._open_texts(stack)
             records = self._open_records(stack, one, index)
             for outcomes, described in batches:
                 self._count(one, outcomes)
@@ -288,6 +288,15 @@ class Passes:
                     self._save(texts, records)
                     saved_s = time.monotonic()
             job.files = list(texts.files)
+
+    def _open_texts(self, stack: ExitStack) -> TextFolderWriter:
+        """The files of the pass, behind what is written already."""
+        job, folder = self.job, self._unfinished.path / self._texts
+        folder.mkdir(exist_ok=True)
+        compress = self._compress if job.number == len(self._passes) - 1 else None
+        return stack.enter_context(
+            TextFolderWriter(folder, self._shard_bytes, job.files, job.size, job.written, compress)
+        )
 
     def _open_records(self, stack: ExitStack, one: Pass, index: EvaluationIndex | None) -> SignatureWriter | None:
         """The file of records, behind those that are written already; those of evaluation documents are the first."""
@@ -312,7 +321,7 @@ class Passes:
     def _save(self, texts: TextFolderWriter, records: SignatureWriter | None) -> None:
         job, sizes = self.job, texts.flushed()
         job.files = list(texts.files)
-        job.size = sizes[job.files[-1]] if job.files else 0
+        job.size, job.written = sizes[job.files[-1]] if job.files else 0, texts.written
         found = {f"{self._texts}/{name}": size for name, size in sizes.items()}
         if records is not None:
             found[self._signatures], job.records = records.flushed(), records.records

@@ -112,7 +112,7 @@ def decompressed(handle: BinaryIO, compression: str, name: str) -> Iterator[Bina
     }
     broken: tuple[type[Exception], ...] = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
     if compression == ".zst":
-        broken = (*broken, _zstd(name).ZstdError)
+        broken = (*broken, zstd_library(name).ZstdError)
     stream = openers[compression]()
     try:
         yield stream
@@ -124,19 +124,20 @@ def decompressed(handle: BinaryIO, compression: str, name: str) -> Iterator[Bina
         raise UserError(f"{name}: not a whole {compression} file ({error})") from None
 
 
-def _zstd(name: str) -> Any:
+def zstd_library(name: str) -> Any:
+    """Return Python's module for Zstandard, or that of a package; `UserError` with `name` where both are missing."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
         else:
             from backports import zstd
     except ImportError:
-        raise UserError(f"{name}: reading .zst needs backports.zstd: pip install 'linnet[data]'") from None
+        raise UserError(f"{name}: .zst needs backports.zstd: pip install 'linnet[data]'") from None
     return zstd
 
 
 def _open_zstd(handle: BinaryIO, name: str) -> Any:
-    return _zstd(name).ZstdFile(handle)
+    return zstd_library(name).ZstdFile(handle)
 
 
 def read_text_documents(handle: BinaryIO, name: str, separator: str, counts: ReadingCounts) -> Iterator[Item]:

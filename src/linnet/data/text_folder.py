@@ -1,7 +1,9 @@
 """A folder of .jsonl files with documents, and a report: what cleaning and deduplication write, and `prepare` reads."""
 
+import gzip
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,10 +14,16 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
+from linnet.data.readers import zstd_library
 from linnet.data.sources import REPORT
 from linnet.present.progress import Advance
 
 SHARD_BYTES = 256 << 20
+COMPRESSED = ("gz", "zst")
+"""How files can be compressed."""
+
+_PART = re.compile(r"part-\d+\.jsonl(\.gz|\.zst)?")
+
 EXAMPLES = 3
 """How many documents a report shows for each reason."""
 
@@ -57,22 +65,45 @@ def check_target(target: Path, overwrite: bool, holds: str) -> None:
     if target.exists() and not target.is_dir():
         raise UserError("is a file", field="out", value=target, accepted="a folder")
     found = [path.name for path in target.iterdir()] if target.is_dir() else []
-    if [name for name in found if name != REPORT and not (name.startswith("part-") and name.endswith(".jsonl"))]:
+    if [name for name in found if name != REPORT and not _PART.fullmatch(name)]:
         accepted = f"a new folder, or one with {holds} only"
         raise UserError("holds other files", field="out", value=target, accepted=accepted)
     if found and not overwrite:
         raise UserError(f"holds {holds} already; `overwrite` replaces it", field="out", value=target)
 
 
-class TextFolderWriter:
-    """Writes documents into files of about `shard_bytes`; `files` are their names. A context that closes them."""
+def check_compression(compress: str | None) -> None:
+    """`UserError` for an unknown compression, and for a package that is missing."""
+    if compress not in (None, *COMPRESSED):
+        raise UserError(field="compress", value=compress, accepted=f"one of {', '.join(COMPRESSED)}")
+    if compress == "zst":
+        zstd_library("compress")
 
-    def __init__(self, folder: Path, shard_bytes: int, files: Sequence[str] = (), size: int = 0) -> None:
-        """files: those that are there, of which the last one goes on behind its first `size` bytes."""
-        self.files = list(files)
-        self._folder, self._shard_bytes = folder, shard_bytes
-        self._opened, self._written = ExitStack(), size
+
+class TextFolderWriter:
+    """Writes documents into files of about `shard_bytes` of lines. A context that closes them. files: their names.
+
+    written: bytes of lines in the last file, which are more than its size where files are compressed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shard_bytes: int,
+        files: Sequence[str] = (),
+        size: int = 0,
+        written: int = 0,
+        compress: str | None = None,
+    ) -> None:
+        """files: those that are there, of which the last one goes on behind its first `size` bytes.
+
+        compress: one of `COMPRESSED`, or None.
+        """
+        self.files, self.written = list(files), written
+        self._folder, self._shard_bytes, self._compress = folder, shard_bytes, compress
+        self._opened, self._ended = ExitStack(), ExitStack()
         self._shard: BinaryIO | None = None
+        self._lines: BinaryIO | None = None
         if self.files:
             self._shard = self._opened.enter_context((folder / self.files[-1]).open("r+b"))
             self._shard.truncate(size)
@@ -80,11 +111,29 @@ class TextFolderWriter:
 
     def flushed(self) -> dict[str, int]:
         """The size of each file, all of which is on the disk now."""
+        sizes = {name: (self._folder / name).stat().st_size for name in self.files[:-1]}
         if self._shard is not None:
+            self._end_lines()
             self._shard.flush()
             os.fsync(self._shard.fileno())
-        sizes = {name: (self._folder / name).stat().st_size for name in self.files[:-1]}
-        return sizes | dict.fromkeys(self.files[-1:], self._written)
+            sizes[self.files[-1]] = self._shard.tell()
+        return sizes
+
+    def _end_lines(self) -> None:
+        """End what is compressed together, so that a file can be read up to here; more of the kind may follow."""
+        self._ended.close()
+        self._lines = None
+
+    def _open_lines(self, shard: BinaryIO) -> BinaryIO:
+        if self._compress is None:
+            return shard
+        opened: Any
+        if self._compress == "gz":
+            opened = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=shard, mtime=0)
+        else:
+            opened = zstd_library("compress").ZstdFile(shard, "wb")
+        self._ended.callback(opened.close)
+        return opened  # type: ignore[no-any-return]
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +141,10 @@ class TextFolderWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.close()
+        try:
+            self._end_lines()
+        finally:
+            self._opened.close()
 
     def write(self, row: TextRow) -> None:
         """Write a document with its fields as one line."""
@@ -101,17 +153,21 @@ class TextFolderWriter:
 
     def write_line(self, line: bytes) -> None:
         """Write a document that is a line already."""
-        if self._shard is None or self._written >= self._shard_bytes:
+        if self._shard is None or self.written >= self._shard_bytes:
+            self._end_lines()
             self._opened.close()
-            self.files.append(f"part-{len(self.files):05}.jsonl")
+            suffix = "" if self._compress is None else f".{self._compress}"
+            self.files.append(f"part-{len(self.files):05}.jsonl{suffix}")
             self._shard = self._opened.enter_context((self._folder / self.files[-1]).open("wb"))
-            self._written = 0
-        self._shard.write(line)
-        self._written += len(line)
+            self.written = 0
+        if self._lines is None:
+            self._lines = self._open_lines(self._shard)
+        self._lines.write(line)
+        self.written += len(line)
 
 
 def read_rows(files: Sequence[Path], advance: Advance = lambda *_: None) -> Iterator[TextRow]:
-    """Read what `TextFolderWriter` wrote. advance: gets the number of bytes that were read."""
+    """Read what `TextFolderWriter` wrote without compression. advance: gets the number of bytes that were read."""
     for file in files:
         with file.open("rb") as handle:
             for line in handle:

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import tracemalloc
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.deduplicate import deduplicate
 from linnet.data.minhash import MinHashSpec
 from linnet.data.prepare import read_split
+from linnet.data.sources import Source
 
 EXACT_ONLY = DeduplicationSpec(near=None)
 
@@ -26,9 +28,10 @@ def write_lines(path, texts):
     return str(path)
 
 
-def texts_of(folder):
-    lines = [line for path in sorted(folder.glob("part-*.jsonl")) for line in path.read_text().splitlines()]
-    return [json.loads(line)["text"] for line in lines]
+def texts_of(folder, pattern="part-*.jsonl*"):
+    with ExitStack() as stack:
+        paths = sorted(folder.glob(pattern))
+        return [text for path in paths for text in stack.enter_context(Source(path)).documents()]
 
 
 def words(source, count):
@@ -243,23 +246,29 @@ def at_the_end(*_):
 
 UnfinishedFolder.save = killed
 module.write_json = at_the_end
-module.deduplicate([source], out, workers=1, shard_bytes=20_000)
+module.deduplicate([source], out, workers=1, shard_bytes=20_000, compress=sys.argv[4] or None)
 """
 
 
-@pytest.mark.parametrize(("saves", "resumed"), [(3, 1024), (5, 2000), (7, 512), (99, 1500)])
-def test_a_killed_run_goes_on_without_a_document_twice_or_lost(saves, resumed, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("saves", "resumed", "compress"), [(3, 1024, None), (5, 2000, "zst"), (7, 512, "gz"), (99, 1500, None)]
+)
+def test_a_killed_run_goes_on_without_a_document_twice_or_lost(saves, resumed, compress, tmp_path, caplog):
     """It is killed in the first pass, behind it, in the second, and when the files are in their place."""
     source = random.Random(8)
     originals = [f"id{number} {' '.join(words(source, 40))}" for number in range(1500)]
     texts = [*originals[:1000], *(f"{text}!" for text in originals[500:1000]), *originals[1000:]]
     path, out = write_lines(tmp_path / "in.jsonl", texts), tmp_path / "out"
-    done = subprocess.run([sys.executable, "-c", KILLED, path, str(out), str(saves)], check=False)
+    arguments = [path, str(out), str(saves), compress or ""]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
     assert done.returncode == -9 and not out.exists()
-    report = deduplicate([path], out, workers=1, shard_bytes=20_000)
+    report = deduplicate([path], out, workers=1, shard_bytes=20_000, compress=compress)
     assert texts_of(out) == originals
     assert f"goes on behind {resumed:,} documents" in caplog.text
-    straight = deduplicate([path], tmp_path / "straight", workers=1, shard_bytes=20_000)
+    straight = deduplicate([path], tmp_path / "straight", workers=1, shard_bytes=20_000, compress=compress)
+    assert [texts_of(out, name) for name in report.files] == [
+        texts_of(tmp_path / "straight", name) for name in report.files
+    ]
     assert report == straight and report.removed["exact"].documents == 0 and report.removed["near"].documents == 500
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.jsonl", "out", "straight"]
 

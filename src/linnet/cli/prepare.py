@@ -70,7 +70,11 @@ def prepare(
     ] = None,
     fim_rate: Annotated[
         float | None,
-        option("SHARE", "The share of the documents to train on that become fill-in-the-middle examples."),
+        option(
+            "SHARE",
+            "The share of the documents to train on that become fill-in-the-middle examples. 0: the tokenizer gets "
+            "control tokens alone, for training.fill_in_the_middle.",
+        ),
     ] = None,
     fim_spm_rate: Annotated[
         float | None, option("SHARE", "Of these, the share with the suffix before the prefix. Default: 0.5.")

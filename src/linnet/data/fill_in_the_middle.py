@@ -10,10 +10,11 @@ and in the order suffix-prefix-middle (SPM), in which prefix and middle are one 
     PREFIX SUFFIX suffix MIDDLE prefix middle
 
 where the words in capitals are control tokens. Each part is encoded by itself, as it will be when a model fills a gap.
+`prepare` rearranges documents once; a run may do it with those of each batch anew (`rearranged_batches`).
 """
 
 from hashlib import blake2b
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -23,6 +24,7 @@ from linnet.core.spec import Seed, Spec
 from linnet.data.tokenizer import Tokenizer
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Order = Literal["psm", "spm"]
 
 
 class FillInTheMiddle(Spec):
@@ -54,30 +56,35 @@ class Section(NamedTuple):
 class Rearranger:
     """Rearranges documents, and counts what it did."""
 
-    def __init__(self, spec: FillInTheMiddle, tokenizer: Tokenizer) -> None:
-        """`UserError` if the tokenizer does not have a control token, as a special token that no text has."""
+    def __init__(self, spec: FillInTheMiddle, tokenizer: Tokenizer, field: str = "fim_tokens") -> None:
+        """`UserError`, which names `field`, if the tokenizer does not have a control token, as a special token."""
         self._spec, self.documents, self.psm, self.spm = spec, 0, 0, 0
         ids = tokenizer.special_ids
         for name in spec.tokens:
             if name not in ids or ids[name] in tokenizer.end_ids:
                 known = [each for each, token in ids.items() if token not in tokenizer.end_ids]
                 accepted = f"three of its special tokens ({', '.join(known[:12]) or 'it has none but end tokens'})"
-                raise UserError(
-                    f"the tokenizer has no such control token {name}", field="fim_tokens", accepted=accepted
-                )
+                raise UserError(f"the tokenizer has no such control token {name}", field=field, accepted=accepted)
         self._prefix, self._suffix, self._middle = (ids[name] for name in spec.tokens)
 
     def sections(self, text: str) -> list[Section]:
         """The sections of a document, in their order."""
         key = blake2b(text.encode(), digest_size=16, person=b"fill in").digest()
         random = np.random.Generator(np.random.PCG64([self._spec.seed, int.from_bytes(key)]))
+        order = self.drawn_order(random)
+        return [Section((), text)] if order is None else self.cut(text, order, random)
+
+    def drawn_order(self, random: np.random.Generator) -> Order | None:
+        """The order of a document that is drawn; None: it stays as it is."""
         self.documents += 1
         is_kept, is_psm = random.random(2) >= (self._spec.rate, self._spec.spm_rate)
-        if is_kept:
-            return [Section((), text)]
+        return None if is_kept else "psm" if is_psm else "spm"
+
+    def cut(self, text: str, order: Order, random: np.random.Generator) -> list[Section]:
+        """The sections of a text that is cut at two random characters, in this order."""
         first, second = sorted(random.integers(0, len(text) + 1, 2).tolist())
         prefix, middle, suffix = text[:first], text[first:second], text[second:]
-        if is_psm:
+        if order == "psm":
             self.psm += 1
             return [
                 Section((self._prefix,), prefix),

@@ -186,7 +186,7 @@ def prepare(
             encoder = ready or encoder.with_special(fill_in_the_middle.tokens)
             rearranger = Rearranger(fill_in_the_middle, encoder)
         manifest = _write(folder, corpus, encoder, settings, shard_tokens, rearranger)
-        if rearranger is not None:
+        if fill_in_the_middle is not None and rearranger is not None and fill_in_the_middle.rate:
             note(rearranger.describe())
         return manifest
 

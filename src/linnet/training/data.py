@@ -50,6 +50,9 @@ def fit_to_data(run: RunSpec, data: TokenData) -> RunSpec:
         check_training_on_rows(run)
     if run.training.replay is not None:
         _check_replay(run, data)
+    if not data.is_rows and run.training.fill_in_the_middle is not None and (rate := _fim_rate(data)):
+        problem = f"{data.folder}: {rate:.0%} of its documents are rearranged already"
+        raise UserError(f"training.fill_in_the_middle: {problem}; expected text of `linnet prepare --fim-rate 0`")
     if not data.is_rows and run.training.targets != TargetsSpec():
         raise UserError(f"training.targets: applies only to rows, such as conversations; {data.folder} holds text")
     vocab_size = data.tokenizer.vocab_size
@@ -93,6 +96,7 @@ def check_training_on_rows(run: RunSpec) -> None:
         ("document_mask", "a row is read by itself; it needs `training.windows` packed"),
         ("growth", "a row has its own length"),
         ("mixture", "rows have no sources"),
+        ("fill_in_the_middle", "rows keep their order"),
         ("compile", "rows are of other shapes in each batch"),
     ):
         value = getattr(spec, field)
@@ -119,6 +123,11 @@ def _check_packed_rows(run: RunSpec) -> None:
         if sublayer.traits.window == 1 and not sublayer.traits.same_in_training:
             problem = f"{type(sublayer).__name__} treats a token in training by all tokens of its window"
             raise UserError(f"training.windows: packed: {problem}; expected the default, a row of its own")
+
+
+def _fim_rate(data: TokenData) -> float:
+    """The share of the documents that `prepare` rearranged."""
+    return float(data.manifest.settings.get("fill_in_the_middle", {}).get("rate", 0))
 
 
 def training_batches(data: TokenData, run: RunSpec) -> TrainingBatches:

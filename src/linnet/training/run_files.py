@@ -263,7 +263,10 @@ def _prepare_text(run: RunSpec, given: RunFiles) -> None:
     if is_token_file(str(given.files[0])) or (mixture is not None and has_token_files(mixture)):
         prepare_token_files(inputs, run.data, kind, mixture=mixture, recorded=recorded)
     else:
-        prepare(inputs, run.data, kind, vocab_size, mixture=mixture, recorded=recorded)
+        fill = run.training.fill_in_the_middle
+        if fill is not None:  # a tokenizer that is trained here gets its control tokens
+            fill = fill.model_copy(update={"rate": 0.0})
+        prepare(inputs, run.data, kind, vocab_size, mixture=mixture, fill_in_the_middle=fill, recorded=recorded)
 
 
 def _text_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
 from linnet.core.errors import UserError, note
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
+from linnet.data.fill_in_the_middle import FillInTheMiddle
 from linnet.data.mixture import MixtureField
 from linnet.model.folder import model_folder, read_description
 from linnet.model.spec import ModelSpec
@@ -73,6 +74,7 @@ class TrainingSpec(Spec):
     targets: how much the targets of rows (conversations, pairs) count in the loss.
     mixture: the share of each source of the data, or a file with it (`data.mixture`); null: the text as it is, once in
     an epoch. It cannot be combined with `growth`.
+    fill_in_the_middle: documents of each batch that are rearranged (`data.rearranged_batches`); null: none.
     embedding_from: a file of static word vectors (`data.word_vectors`), from which the tokens with a word in it start,
     scaled to the root mean square of the random ones (`initialization.embedding_std`); null: none.
     growth: `context_length` and `batch_size` are the sizes at the end of the run.
@@ -100,6 +102,7 @@ class TrainingSpec(Spec):
     steps: Amount | None = None
     tokens: Amount | None = None
     mixture: MixtureField | None = None
+    fill_in_the_middle: FillInTheMiddle | None = None
     embedding_from: Path | None = None
     growth: GrowthSpec = GrowthSpec()
     optimizer: OptimizerSpec = OptimizerSpec()

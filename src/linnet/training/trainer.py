@@ -28,6 +28,7 @@ from linnet.data.loader import Batch, Batches
 from linnet.data.mixed_batches import MixedBatches
 from linnet.data.packing import PackedBatches
 from linnet.data.preferences import PreferenceBatches
+from linnet.data.rearranged_batches import BatchRearranger
 from linnet.data.replay import ReplayBatches, open_replayed
 from linnet.data.token_data import TokenData
 from linnet.data.workers import ReadAhead
@@ -131,6 +132,8 @@ class Trainer:
         model = ParallelModel(decoder, spec, dtype, processes)
         optimizer = build_optimizer(spec.optimizer, decoder, dtype)
         minimized = torch.compile(objective) if spec.compile and processes.count == 1 else objective
+        fill = spec.fill_in_the_middle
+        self._rearranger = None if fill is None else BatchRearranger(fill, data.tokenizer, spec.seed)
         self._batches_ahead = ReadAhead(self._batches_at)
         bytes_of_text = byte_counts.to(device)
         self.take_step = Stepper(model, minimized, optimizer, spec.clip, dtype, bytes_of_text, self._check_update)
@@ -280,8 +283,12 @@ class Trainer:
         return self._batches_ahead.take(position, None if alone else position + 1)
 
     def _batches_at(self, position: int) -> list[Batch]:
-        count = self.context.spec.gradient_accumulation
-        return [self.batches.batch(position * count + part) for part in range(count)]
+        count, rearranger = self.context.spec.gradient_accumulation, self._rearranger
+        numbers = range(position * count, (position + 1) * count)
+        batches = [self.batches.batch(number) for number in numbers]
+        if rearranger is None:
+            return batches
+        return [rearranger.rearranged(batch, number) for batch, number in zip(batches, numbers, strict=True)]
 
     def _update(self, batches: list[Batch], lr: float) -> StepResult | None:
         """Update the weights; None if a stop was requested, or a callback refused the update."""

@@ -10,6 +10,7 @@ from runs_alike import same
 
 import linnet
 from linnet.core.errors import UserError
+from linnet.data.fill_in_the_middle import FillInTheMiddle
 from linnet.data.prepare import prepare
 from linnet.data.token_data import TokenData
 from linnet.data.token_files import write_datatrove
@@ -151,3 +152,32 @@ def test_a_run_reads_token_files_with_the_tokenizer_that_made_them(texts: Path, 
         assert list(kinds) == (["datatrove", "datatrove", "text"] if name == "mixture.yaml" else ["datatrove"])
     with pytest.raises(UserError, match=r"tokenizer: bytes: expected the path of the tokenizer.json"):
         linnet.train(texts / "other", **settings, data=texts / "files" / "train.ds")
+
+
+def test_documents_of_a_text_are_rearranged_anew_and_a_stopped_run_resumes_bit_for_bit(texts: Path, tiny_model):
+    training = {**STEPS, "windows": "documents", "fill_in_the_middle": {"rate": 0.8}}
+    settings: dict[str, Any] = {"model": tiny_model(context_length=32), "data": texts / "birds.txt"}
+    straight = linnet.train(texts / "straight", **settings, training=training)
+    tokenizer = TokenData.open(texts / "straight" / "text").tokenizer
+    assert len(tokenizer.special_ids) == 4 and tokenizer.vocab_size == 260
+    linnet.train(texts / "parts", **settings, training={**training, "steps": 2})
+    again = linnet.train(texts / "parts", **settings, training=training)
+    assert same(again.folder, straight.folder)
+    plain = linnet.train(texts / "plain", **settings, training={**training, "fill_in_the_middle": {"rate": 0}})
+    found, other = ((run.folder / "model" / "model.safetensors").read_bytes() for run in (straight, plain))
+    assert found != other
+
+
+def test_documents_are_not_rearranged_twice(texts: Path, tiny_model):
+    fill = FillInTheMiddle(rate=0.5)
+    prepare([str(texts / "birds.txt")], texts / "prepared", "bytes", fill_in_the_middle=fill)
+    training = {**STEPS, "fill_in_the_middle": {"rate": 0.5}}
+    with pytest.raises(
+        UserError, match=r"training.fill_in_the_middle: .*: 50% of its documents are rearranged already"
+    ):
+        linnet.train(texts / "run", model=tiny_model(), data=texts / "prepared", training=training)
+    (texts / "pairs.jsonl").write_text('{"input": "a", "target": "b"}\n{"input": "c", "target": "d"}\n')
+    with pytest.raises(
+        UserError, match=r"training.fill_in_the_middle: .*: applies only to text: rows keep their order"
+    ):
+        linnet.train(texts / "run", model=tiny_model(vocab_size=300), pairs=texts / "pairs.jsonl", training=training)

@@ -6,10 +6,14 @@
 A last message of the assistant is the reference answer and not part of the prompt. Without a checker the answer is
 compared as a text, or as a number if it is one (`data.checkers`). Rows whose answers something else judges, such as a
 reward model, need neither. `type` is the name under which rows are counted.
+
+With `tool_rounds` the calculator is run where the model calls it (`data.tools`), so often at most, and the checker
+judges the answer behind that. The prompt then ends with the last message of the user; what follows in the row shows how
+it may go on.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +28,11 @@ from linnet.data.conversations import (
     read_objects,
     text_field,
 )
+from linnet.data.tools import CALCULATOR_ALONE, Tools
 from linnet.present.progress import Advance
 
-CHECKER, REFERENCE, TYPE = "checker", "answer", "type"
+CHECKER, REFERENCE, TYPE, TOOL_ROUNDS = "checker", "answer", "type", "tool_rounds"
+MOST_ROUNDS = 100
 _EXAMPLE = '{"messages": [...], "checker": {"kind": "exact", "answer": "..."}} or {"prompt": "...", "answer": "..."}'
 
 
@@ -36,6 +42,7 @@ class ChatPrompt:
 
     reference: an answer that the checker should pass; None if the row has none. type: the name under which rows are
     counted. variables: what else the template reads (`tools`). place: file and line, for messages. row: the whole line.
+    tool_rounds: how often calls in answers are run.
     """
 
     messages: tuple[ChatTurn, ...]
@@ -45,6 +52,16 @@ class ChatPrompt:
     type: str = ""
     variables: Mapping[str, Any] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
+    tool_rounds: int = 0
+
+    def continued(self, answer: str, tools: Tools = CALCULATOR_ALONE) -> "ChatPrompt | None":
+        """The prompt behind an answer whose calls were run; None if it has none, or no further round is left."""
+        results = tools.results(answer) if self.tool_rounds else []
+        if not results:
+            return None
+        told = (ChatTurn("tool", each["content"], {"name": each["name"]}) for each in results)
+        turns = (*self.messages, ChatTurn(ASSISTANT, answer), *told)
+        return replace(self, messages=turns, tool_rounds=self.tool_rounds - 1)
 
     def judged(self) -> Checker:
         """The checker; `UserError` if the row has none."""
@@ -85,15 +102,26 @@ def prompt_of(row: dict[str, Any], place: str, needs_checker: bool = True) -> Ch
     if turns[-1].role == ASSISTANT:
         reference = turns[-1].content if reference is None else reference
         turns = turns[:-1]
+    rounds = _tool_rounds(row, place)
+    while rounds and turns and turns[-1].role != "user":
+        turns = turns[:-1]
     if not turns or turns[-1].role == ASSISTANT or not turns[-1].content:
         where = "messages" if "messages" in row else "prompt"
         raise UserError(f"{place}: field {where!r}: nothing to answer; expected a message before the answer")
     kind = text_field(row, TYPE, "", place) if TYPE in row else ""
     checker = _checker(row, reference, place)
-    found = ChatPrompt(turns, checker, place, reference, kind, parse_variables(row, place), row)
+    found = ChatPrompt(turns, checker, place, reference, kind, parse_variables(row, place), row, rounds)
     if needs_checker:
         found.judged()
     return found
+
+
+def _tool_rounds(row: Mapping[str, Any], place: str) -> int:
+    """How often calls in the answer are run; 0 where the row does not say."""
+    rounds = row.get(TOOL_ROUNDS, 0)
+    if type(rounds) is not int or not 0 <= rounds <= MOST_ROUNDS:
+        raise UserError(f"{place}: field {TOOL_ROUNDS!r}: {rounds!r}: expected a number from 0 to {MOST_ROUNDS}")
+    return rounds
 
 
 def _checker(row: Mapping[str, Any], reference: str | None, place: str) -> Checker | None:

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError, one_line
-from linnet.data.conversations import ASSISTANT
+from linnet.data.conversations import ASSISTANT, parse_messages
 from linnet.data.prompts import ChatPrompt, prompt_of
 from linnet.present.progress import progress
 from linnet.present.result import Result
@@ -159,7 +159,9 @@ def preference_pair(prompt: ChatPrompt) -> dict[str, Any]:
         raise UserError(f"{prompt.place}: field {REJECTED!r}: {one_line(rejected, 80)!r} passes the checker")
     answers = {"chosen": prompt.reference, REJECTED: rejected}
     messages = {name: [{"role": ASSISTANT, "content": text}] for name, text in answers.items()}
-    return {"prompt": [turn.as_dict() for turn in prompt.messages], **messages, **prompt.variables}
+    # A prompt with calls of tools ends before them; both answers stand behind them.
+    turns = parse_messages(dict(prompt.row), prompt.place)[:-1] if prompt.tool_rounds else prompt.messages
+    return {"prompt": [turn.as_dict() for turn in turns], **messages, **prompt.variables}
 
 
 def checked_prompt(row: Any, place: str) -> ChatPrompt:

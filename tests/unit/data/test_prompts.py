@@ -34,9 +34,25 @@ def test_a_prompt_needs_no_reference_beside_a_checker():
     assert parsed(messages=[USER], checker=CHECKER).reference is None
 
 
+def test_a_prompt_with_rounds_of_tools_goes_on_with_their_results():
+    call, result = {"role": "assistant", "content": "calculator(3 + 4)"}, {"role": "tool", "content": "7"}
+    row = {"messages": [USER, call, result, ANSWER], "checker": CHECKER}
+    found = parsed(**row, tool_rounds=1)
+    assert found.messages == (ChatTurn("user", "Who sang?"),) and found.reference == "The bird."
+    assert found.continued("The bird.") is None
+    further = found.continued("calculator(3 + 4)")
+    assert [(turn.role, turn.content) for turn in further.messages[1:]] == [
+        ("assistant", "calculator(3 + 4)"), ("tool", "7"),
+    ]  # fmt: skip
+    assert further.messages[-1].others == {"name": "calculator"} and further.continued("calculator(1)") is None
+    assert len(parsed(**row).messages) == 3 and parsed(**row).continued("calculator(3 + 4)") is None
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
+        ({"prompt": "a", "answer": "b", "tool_rounds": -1}, "field 'tool_rounds': -1: expected a number from 0 to 100"),
+        ({"prompt": "a", "answer": "b", "tool_rounds": True}, "field 'tool_rounds': True: expected a number"),
         ({"text": "a"}, "fields 'text': expected exactly one of 'messages' and 'prompt'"),
         ({"messages": [USER], "prompt": "a"}, "expected exactly one of 'messages' and 'prompt'"),
         ({"messages": [USER]}, "field 'checker': missing, and there is no answer"),

@@ -29,15 +29,15 @@ def world(tmp_path, numbers="count()", added=1, text=None):
 
 def test_stories_become_conversations_and_prompts(tmp_path):
     out = tmp_path / "chat.jsonl"
-    report = synthesise("stories", out, 22, seed=1)
-    assert report.count == 22 and len(report.examples) == 11 and set(report.examples.values()) == {2}
+    report = synthesise("stories", out, 24, seed=1)
+    assert report.count == 24 and len(report.examples) == 12 and set(report.examples.values()) == {2}
     conversations, prompts = list(read_conversations(out)), list(read_prompts(out))
-    assert len(conversations) == len(prompts) == 22
+    assert len(conversations) == len(prompts) == 24
     for conversation, prompt in zip(conversations, prompts, strict=True):
-        assert conversation.messages[:-1] == prompt.messages
+        assert conversation.messages[: -3 if prompt.tool_rounds else -1] == prompt.messages
         assert prompt.checker.passes(conversation.messages[-1].content)
     again = tmp_path / "again.jsonl"
-    synthesise("stories", again, 22, seed=1)
+    synthesise("stories", again, 24, seed=1)
     assert again.read_bytes() == out.read_bytes()
 
 
@@ -116,7 +116,8 @@ def test_pairs_have_the_reference_and_a_wrong_answer(tmp_path):
     chat = tmp_path / "chat.jsonl"
     synthesise("stories", chat, 22)
     for pair, prompt in zip(rows, read_prompts(chat), strict=True):
-        assert tuple(turn["content"] for turn in pair["prompt"]) == tuple(turn.content for turn in prompt.messages)
+        asked = pair["prompt"][: -2 if prompt.tool_rounds else None]  # both answers stand behind the result
+        assert tuple(turn["content"] for turn in asked) == tuple(turn.content for turn in prompt.messages)
         assert prompt.checker.passes(pair["chosen"][0]["content"])
         assert not prompt.checker.passes(pair["rejected"][0]["content"])
     assert len(list(read_preferences(out))) == 22

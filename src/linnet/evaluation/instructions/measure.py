@@ -40,7 +40,8 @@ class InstructionScores:
 
     answers: its texts. passed: 1 where the checker passes. probability: of the answer, its end left out. refused: 1
     where the answer says that it cannot be known. cut: prompts whose beginning did not fit into the model's context.
-    bits_per_byte: of the base text, if one is given.
+    bits_per_byte: of the base text, if one is given. called_N: 1 where the model called a tool, and the answer is that
+    behind its result; None if that was not counted.
     """
 
     model: str
@@ -50,6 +51,7 @@ class InstructionScores:
     refused_N: Values
     cut: int
     bits_per_byte: Estimate | None = None
+    called_N: Values | None = None
 
 
 def default_prompts(per_kind: int, seed: int = 0, kinds: Sequence[str] = ()) -> list[ChatPrompt]:
@@ -82,11 +84,22 @@ def answer_prompts(model: LanguageModel, name: str, prompts: Sequence[ChatPrompt
     """Answer all prompts by a model, with its chat template, and judge the answers; `UserError` for one of pairs."""
     if model.spec.prefix_field is not None:
         raise UserError(f"{name}: a model of pairs; expected a decoder that reads a text")
-    requests = [_request(model.parsing_special(), prompt) for prompt in prompts]
-    states = StateFactory.of_model(model)
-    room = model.spec.context_length
+    model_of_chats, states, room = model.parsing_special(), StateFactory.of_model(model), model.spec.context_length
+    asked, answers = list(prompts), [""] * len(prompts)
+    requests = [_request(model_of_chats, prompt) for prompt in asked]
+    called_N, waiting = np.zeros(len(prompts)), list(range(len(prompts)))
     with progress(f"{name}: instructions", len(requests), "answers") as advance:
-        answers = Generator(states, model.tokenizer).generate(requests, advance)
+        counted = advance
+        while waiting:
+            found = Generator(states, model.tokenizer).generate([requests[number] for number in waiting], counted)
+            going_on = []
+            for number, answer in zip(waiting, found, strict=True):
+                answers[number], further = answer, asked[number].continued(answer)
+                if further is not None:  # it called a tool, and goes on with the result
+                    asked[number], called_N[number] = further, 1.0
+                    requests[number] = _request(model_of_chats, further)
+                    going_on.append(number)
+            waiting, counted = going_on, lambda *_: None
     return InstructionScores(
         name,
         answers,
@@ -94,6 +107,7 @@ def answer_prompts(model: LanguageModel, name: str, prompts: Sequence[ChatPrompt
         _probabilities(model, states, requests, answers),
         np.array([says_unknown(answer) for answer in answers], np.float64),
         sum(len(request.within(room).prompt) < len(request.prompt) for request in requests),
+        called_N=called_N,
     )
 
 

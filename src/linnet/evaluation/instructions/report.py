@@ -107,6 +107,9 @@ class InstructionReport(Result):
         meaning = "followed: greedy answers that pass their checker; reference: the same of the reference answers."
         if scores.cut:
             meaning += f" Of {scores.cut:,} prompts the beginning did not fit into the model's context."
+        with_tools = sum(prompt.tool_rounds > 0 for prompt in self.prompts)
+        if with_tools and scores.called_N is not None:
+            meaning += f" In {int(scores.called_N.sum()):,} of {with_tools:,} prompts with a tool the model called it."
         return Table(f"{scores.model}: instructions", columns, rows, meaning)
 
     def _difference(self, first: InstructionScores, other: InstructionScores) -> Table:
@@ -185,6 +188,7 @@ class InstructionReport(Result):
                 "steps_against_direct": None if steps is None else _estimate(steps),
                 "calibration": calibration(one),
                 "cut": one.cut,
+                "called_tools": None if one.called_N is None else int(one.called_N.sum()),
                 "bits_per_byte": None if bits is None else _estimate(bits),
             }
             models.append(json_safe(figures))

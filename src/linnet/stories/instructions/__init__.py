@@ -18,6 +18,7 @@ from linnet.stories.instructions.facts import (
     arithmetic,
     calculator,
     calculator_call,
+    calculator_use,
     correction,
     steps,
     whereabouts,
@@ -34,6 +35,7 @@ KINDS: dict[str, Callable[[Draws], InstructionExample]] = {
     "whereabouts": whereabouts,
     "calculator-call": calculator_call,
     "calculator": calculator,
+    "calculator-use": calculator_use,
     "correction": correction,
     "annotate": annotate,
 }

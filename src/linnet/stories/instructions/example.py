@@ -86,6 +86,7 @@ class InstructionExample:
 
     rejected: an answer that does not pass. chance: the probability that a guess among the answers that the text offers
     is right; 0 where there is no such list. signature: the setting, which no two of `train` and the rest share.
+    tool_rounds: how often the calls of an answer are run before the checker judges.
     """
 
     type: str
@@ -94,6 +95,7 @@ class InstructionExample:
     rejected: str
     chance: float
     signature: Signature
+    tool_rounds: int = 0
 
     def to_dict(self, draws: Draws) -> Plain:
         """The row of a file: messages, checker and the rest; of `held-out-names` with other names."""
@@ -106,6 +108,7 @@ class InstructionExample:
             "split": draws.split,
             "signature": list(self.signature),
             "templates": draws.templates,
+            **({"tool_rounds": self.tool_rounds} if self.tool_rounds else {}),
         }
         return _renamed(row, draws.rng) if draws.split == "held-out-names" else row
 

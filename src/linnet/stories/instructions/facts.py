@@ -1,5 +1,6 @@
 """Instructions about stated facts: sums in words, who has what and where, a calculator, corrections, annotation."""
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple
@@ -234,6 +235,7 @@ def correction(draws: Draws) -> InstructionExample:
 
 TOOL = "You have a calculator. To use it, write calculator(12 * 3) and wait for the result."
 CALL = "calculator({expression})"
+ROUNDS = 2
 
 BOXES = Templates(
     (
@@ -310,6 +312,11 @@ def calculator(draws: Draws) -> InstructionExample:
     checker = all_of({"kind": "number", "value": one.value}, {"kind": "contains", "words": [one.things]})
     wrong = f"That is {one.value + 10} {one.things}."
     return InstructionExample("calculator", messages, checker, wrong, 0.0, one.signature)
+
+
+def calculator_use(draws: Draws) -> InstructionExample:
+    """The same conversation, asked from its beginning: the model calls the tool, reads the result and answers."""
+    return replace(calculator(draws), type="calculator-use", tool_rounds=ROUNDS)
 
 
 JSON_FORM = Templates(

@@ -10,7 +10,9 @@ from linnet.core.errors import UserError
 from linnet.data.prompts import prompt_of
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.instructions.measure import default_prompts, load_prompts, measure_instructions, says_unknown
+from linnet.evaluation.instructions.report import InstructionReport
 from linnet.evaluation.models import ModelOptions
+from linnet.evaluation.tasks.generation import Generator
 from linnet.inference.language_model import load
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -75,3 +77,27 @@ def test_a_limit_counts_each_type(tmp_path):
 def test_what_says_that_it_cannot_be_known():
     assert says_unknown("The story does not say.") and says_unknown("I don't know that")
     assert not says_unknown("The dog does not bark.")
+
+
+def test_calls_of_the_calculator_are_run_and_the_last_answer_is_judged(folder, monkeypatch):
+    script = {"call": ["calculator(2 * 21)", "That is 42."], "twice": ["calculator(1)"] * 3, "alone": ["42"]}
+    rounds, asked = {name: iter(answers) for name, answers in script.items()}, []
+
+    def scripted(self, requests, advance=None):
+        texts = [self.tokenizer.decode(list(request.prompt)) for request in requests]
+        asked.append(texts)
+        return [next(rounds[next(name for name in script if name in text)]) for text in texts]
+
+    monkeypatch.setattr(Generator, "generate", scripted)
+    checker = {"kind": "number", "value": 42}
+    prompts = [
+        prompt("call", checker, tool_rounds=2),
+        prompt("twice", checker, tool_rounds=1),
+        prompt("alone", checker),
+    ]
+    found = measure_instructions(folder, prompts, ModelOptions())
+    assert found.answers == ["That is 42.", "calculator(1)", "42"]
+    assert (found.passed_N.tolist(), found.called_N.tolist()) == ([1, 0, 1], [1, 1, 0])
+    assert [len(texts) for texts in asked] == [3, 2] and "Tool: 42" in asked[1][0].title()
+    table = InstructionReport(prompts, [found]).tables()[0]
+    assert "In 2 of 2 prompts with a tool the model called it." in table.meaning

@@ -4,6 +4,8 @@ import re
 from itertools import islice, pairwise
 
 from linnet.data.checkers import last_number
+from linnet.data.prompts import prompt_of
+from linnet.data.synthesise import preference_pair
 from linnet.stories.instructions import examples
 
 MOVE = re.compile(r"(\w+) (?:is (\w+ the \w+) with the ([a-z ]+)|went to the (\w+)|gave the ([a-z ]+) to (\w+))\.")
@@ -65,3 +67,15 @@ def test_a_correction_takes_the_place_that_the_user_says():
             corrected += 1
             assert answer.endswith(f"is {fact[1]}.") and row["rejected"] == row["messages"][-3]["content"]
     assert corrected > 20
+
+
+def test_the_calculator_gives_the_result_that_the_conversation_shows():
+    for row in islice(examples(5, "train", ["calculator-use"]), 20):
+        found = prompt_of(row, "row")
+        call, result, answer = row["messages"][-3:]
+        assert [turn.role for turn in found.messages] == ["system", "user"] and found.reference == answer["content"]
+        further = found.continued(call["content"])
+        assert further.messages[-1].as_dict() == result
+        assert further.judged().passes(answer["content"]) and not further.judged().passes(call["content"])
+        chosen = preference_pair(prompt_of(row, "row"))
+        assert chosen["prompt"] == row["messages"][:-1]

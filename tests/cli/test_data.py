@@ -34,13 +34,13 @@ def fails(capsys, *arguments):
 
 def test_dedup_prints_counts_and_examples(capsys, files):
     printed = run(capsys, files / "web.jsonl", "--out", files / "out", "--against", files / "test.txt")
-    head, _, _ = printed.partition("compared with 1 evaluation documents")
+    head, _, _ = printed.partition("compared with 1 evaluation document")
     table = {line.split()[0]: line.split() for line in head.splitlines()[1:]}
     assert table["read"][1] == "5" and table["kept"][1] == "2"
     assert table["evaluation"][1:3] == ["overlap", "1"]
     assert "near, similarity 0.95" in printed and f"left out: {TEXT} again" in printed
     assert printed.count("left out: ") == 3
-    assert f"written to {files / 'out'}: 1 files" in printed
+    assert f"written to {files / 'out'}: 1 file" in printed
 
 
 def test_dedup_as_json(capsys, files):

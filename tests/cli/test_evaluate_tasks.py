@@ -160,6 +160,7 @@ def test_options_that_do_not_go_together_are_refused(capsys, models, files):
         (["--suite", "pldr", "--task-file", mine], "expected one of --suite, with --files, and --task-file"),
         (["--suite", "nosuch"], "expected one of merino, pldr, minimal-pairs, abilities"),
         (["--suite", "abilitis"], "did you mean abilities?"),
+        (["--suite", "instruction", "--data", files], "--suite instruction: did you mean instructions?"),
         (["--suite", "plrd", "--files", files], "--suite plrd: did you mean pldr?"),
         (["--task-file", mine, "--files", files], "--files .*: goes with a suite; the rows are in --task-file"),
         (["--task-file", mine, "--data", files], "--data .*: says how a text is measured; leave it out for tasks"),

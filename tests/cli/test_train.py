@@ -215,6 +215,10 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
     assert "training.steps: 0" in _fails(capsys, command(run, "ted", "training.steps=0"))
     assert "model: missing" in _fails(capsys, ["train", "--data", str(tmp_path), "--out", str(run)])
     assert "data: missing" in _fails(capsys, ["train", "--model", "ted-tinystories", "--out", str(run)])
+    (tmp_path / "chat.jsonl").write_text('{"instruction": "Who sings?", "output": "The bird."}\n')
+    for kind in ("--chat", "--preferences", "--prompts"):
+        told = _fails(capsys, ["train", kind, str(tmp_path / "chat.jsonl"), "--steps", "9", "--out", str(run)])
+        assert "expected --from beside it: a model" in told, kind
     for model, meant in (("tiny-tde", "did you mean tiny-ted?"), ("nothing-of-the-kind", "presets: ")):
         assert meant in _fails(capsys, ["train", "--model", model, "--data", "x", "--out", str(run)])
     (tmp_path / "typo.yaml").write_text("modle: tiny-ted\ndata: d\n")

@@ -23,6 +23,7 @@ from linnet.cli.options import (
 )
 from linnet.core.bounds import MAX_SYNTHESISED
 from linnet.core.errors import UserError
+from linnet.present import numbers
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def clean(
         write_json({"out": str(out), **result.to_dict()})
     else:
         write_parts(*result.tables())
-        write(f"written to {out}: {len(report.files):,} files\n")
+        write(f"written to {out}: {numbers.counted(len(report.files), 'file')}\n")
 
 
 @data.command()
@@ -341,12 +342,12 @@ def _print(report: "DeduplicationReport", out: Path) -> None:
     ]
     write_parts(Table("", ("", "documents", "bytes", "of the bytes"), rows))
     if report.evaluation_documents:
-        write(f"compared with {report.evaluation_documents:,} evaluation documents\n")
+        write(f"compared with {numbers.counted(report.evaluation_documents, 'evaluation document')}\n")
     for example in report.examples:
         measure = "n-grams" if example.reason == "evaluation_overlap" else "similarity"
         write(f"{example.reason.replace('_', ' ')}, {measure} {example.similarity:.2f}\n")
         write(f"  left out: {example.removed}\n  stays:    {example.stays}\n")
-    write(f"written to {out}: {len(report.files):,} files\n")
+    write(f"written to {out}: {numbers.counted(len(report.files), 'file')}\n")
 
 
 @data.command()

@@ -475,6 +475,10 @@ def _measure_tasks(
     compute: ComputeOptions,
     page: PageOptions,
 ) -> Any:
+    if tasks.suite not in (None, MINIMAL_PAIRS):
+        from linnet.evaluation.tasks.suite import suite_spec
+
+        suite_spec(tasks.suite)  # an unknown name before an option that does not go with it
     refuse_options(ctx, TEXT_OPTIONS, "says how a text is measured; leave it out for tasks")
     if calibrated.calibrate_on not in (None, "empty"):
         accepted = "tasks have no training split; use empty"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 USUAL = (
     "--model", "--data", "--out", "--recipe", "--from", "--config",
-    "--set", "--fields", "--sweep", "--json",
+    "--chat", "--preferences", "--prompts", "--set", "--fields", "--sweep", "--json",
 )  # fmt: skip
 """The options that the short help shows."""
 

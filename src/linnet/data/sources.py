@@ -37,6 +37,7 @@ from linnet.data.readers import (
     read_text_documents,
     read_warc,
 )
+from linnet.present.numbers import counted
 from linnet.present.progress import Advance
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
@@ -304,11 +305,11 @@ def describe_reading(sources: Iterable[Source]) -> list[str]:
     if skipped := [source for source in read if source.counts.invalid]:
         first, count = skipped[0].counts.first_invalid, sum(source.counts.invalid for source in skipped)
         assert first is not None
-        lines.append(f"{count:,} invalid documents are left out, the first in {first.place}: {first.reason}")
+        lines.append(f"{counted(count, 'invalid document')} left out, the first in {first.place}: {first.reason}")
     # A text that ends with a separator has an empty document behind it, which is none.
     if empty := [source for source in read if source.counts.empty and (source.kind != "text" or source.is_empty)]:
         count = sum(source.counts.empty for source in empty)
-        lines.append(f"{count:,} empty documents are left out, the first in {empty[0].name}")
+        lines.append(f"{counted(count, 'empty document')} left out, the first in {empty[0].name}")
     if marked := [source.name for source in read if source.counts.has_byte_order_mark]:
         lines.append(f"{_first_of(marked)}: begins with a byte order mark, which is dropped")
     if windows := [source for source in read if source.counts.crlf_lines]:

@@ -23,6 +23,7 @@ from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError, one_line
 from linnet.data.conversations import ASSISTANT, parse_messages
 from linnet.data.prompts import ChatPrompt, prompt_of
+from linnet.present import numbers
 from linnet.present.progress import progress
 from linnet.present.result import Result
 from linnet.present.table import Table
@@ -56,9 +57,9 @@ class SynthesisReport(Result):
 
     def tables(self) -> list[Table]:
         rows = [(name or "(no type)", f"{count:,}") for name, count in self.examples.items()]
-        note = (
-            f"{self.out}: {self.count:,} examples; {self.repeats:,} with a prompt that had come before were left out."
-        )
+        note = f"{self.out}: {numbers.counted(self.count, 'example')}."
+        if self.repeats:
+            note += f" {numbers.counted(self.repeats, 'repeated prompt')} left out."
         if self.count < self.asked:
             note += f" The world has no more: {self.asked:,} were asked for."
         return [Table(f"world {self.world}", ("type", "examples"), rows, note)]

@@ -36,6 +36,11 @@ def grouped(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def counted(count: int, name: str) -> str:
+    """Write a number of things: `1 file`, `1,234 files`."""
+    return f"{count:,} {name}" + ("" if count == 1 else "s")
+
+
 def bits(bits_per_byte: float) -> str:
     """Write bits per byte: `0.912`."""
     return f"{bits_per_byte:.3f}"

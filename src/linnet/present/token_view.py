@@ -10,6 +10,7 @@ from typing import Any
 
 from linnet.core.errors import printable
 from linnet.core.files import write_text
+from linnet.present import numbers
 from linnet.present.page import CSS, POLICY
 from linnet.present.show import write
 
@@ -61,8 +62,9 @@ class TokenView:
     def summary(self) -> str:
         """One line of counts."""
         counts = self.counts()
-        torn = f"; {counts['torn']:,} lie across the border of an answer, and are not" if counts["torn"] else ""
-        return f"{self.place}: {len(self.tokens):,} tokens, {counts['trained']:,} are trained on{torn}"
+        torn = f"; {counts['torn']:,} across the border of an answer, not trained on" if counts["torn"] else ""
+        all_tokens = numbers.counted(len(self.tokens), "token")
+        return f"{self.place}: {all_tokens}, {counts['trained']:,} of them trained on{torn}"
 
     def messages(self) -> Iterator[tuple[str, list[ShownToken]]]:
         """The tokens of each message behind a heading."""
@@ -70,7 +72,7 @@ class TokenView:
             group = list(tokens)
             trained = sum(token.is_trained for token in group)
             name = role if message is None else f"{role}, message {message}"
-            yield f"{name}: {len(group):,} tokens, {trained:,} trained", group
+            yield f"{name}: {numbers.counted(len(group), 'token')}, {trained:,} trained", group
 
 
 def write_terminal(view: TokenView) -> None:

@@ -26,7 +26,16 @@ from linnet.training.objectives import Objective
 from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.recipe import merge_fields
 from linnet.training.reporter import Reporter
-from linnet.training.run_files import Paths, RunFiles, given_files, mixture_of, prepare_run_files, text_of
+from linnet.training.run_files import (
+    KINDS,
+    Paths,
+    RunFiles,
+    given_files,
+    mixture_of,
+    prepare_run_files,
+    start_missing,
+    text_of,
+)
 from linnet.training.run_folder import DivergedError, RunFolder, is_longer
 from linnet.training.sections import GrpoSpec, PreferenceSpec
 from linnet.training.spec import LONGEST_INTERVALS, RunSpec, has_default_interval, read_run, run_of
@@ -126,6 +135,9 @@ def resolve_run_config(
         data = files.data(out)
     described = any(each is not None for each in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
+        named = {read_assignment(each)[0].partition(".")[0] for each in assignments} & {"model", "start_from"}
+        if not (described or named) and files is not None and KINDS[files.kind].needs_start:
+            raise start_missing(files)  # before a model is missed, which would not do
         run = read_run(config, model, data, list(assignments), recipe, start_from, training)
         return _with_section_of_data(run, files)
     known = RunFolder(out).configuration()

@@ -65,7 +65,8 @@ class FileKind:
 
     prepare: makes the data folder `run.data`. settings: what its manifest has to say of files and options; a folder
     that says otherwise is refused. check: runs at each start of the run, before anything is made. options: the names of
-    the options that the kind has. several: whether more than one file is accepted.
+    the options that the kind has. several: whether more than one file is accepted. needs_start: whether the run has to
+    start from a model, whose tokenizer and chat template are used.
     """
 
     prepare: Callable[[RunSpec, RunFiles], None]
@@ -73,6 +74,7 @@ class FileKind:
     check: Callable[[RunSpec, RunFiles], None] = lambda run, files: None
     options: tuple[str, ...] = ()
     several: bool = False
+    needs_start: bool = False
 
 
 def given_files(by_kind: Mapping[str, Paths | None], options: Mapping[str, Any] | None = None) -> RunFiles | None:
@@ -136,11 +138,16 @@ def _prepare_pairs(run: RunSpec, given: RunFiles) -> None:
         prepare_pairs(given.files[0], run.data, str(model_folder(run.start_from) / TOKENIZER))
 
 
+def start_missing(given: RunFiles) -> UserError:
+    """The error of a run whose files need a model to start from."""
+    accepted = "`start_from` beside it: a model, whose tokenizer and chat template are used"
+    return UserError(field=given.kind, value=_shown(given.files), accepted=accepted)
+
+
 def _start_folders(run: RunSpec, given: RunFiles) -> tuple[Path, Path]:
     """The model folder that a run starts from, and its published files; `UserError` if it starts from none."""
     if run.start_from is None:
-        accepted = "`start_from` beside it: a model, whose tokenizer and chat template are used"
-        raise UserError(field=given.kind, value=_shown(given.files), accepted=accepted)
+        raise start_missing(given)
     folder = model_folder(run.start_from)
     return folder, folder / PUBLISHED
 
@@ -280,14 +287,24 @@ def _text_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
 KINDS: dict[str, FileKind] = {
     TEXT: FileKind(_prepare_text, _text_settings, options=("tokenizer",)),
     PAIRS: FileKind(_prepare_pairs, lambda run, given: {PAIRS: sha256_of(given.files[0])}),
-    CHAT: FileKind(_prepare_chat, _chat_settings, _check_chat, ("chat_template", "long_conversations"), several=True),
-    PROMPTS: FileKind(_prepare_prompts, _prompt_settings, _tell_setup, ("chat_template",), several=True),
+    CHAT: FileKind(
+        _prepare_chat,
+        _chat_settings,
+        _check_chat,
+        ("chat_template", "long_conversations"),
+        several=True,
+        needs_start=True,
+    ),
+    PROMPTS: FileKind(
+        _prepare_prompts, _prompt_settings, _tell_setup, ("chat_template",), several=True, needs_start=True
+    ),
     PREFERENCES: FileKind(
         _prepare_preferences,
         _preference_settings,
         _check_preferences,
         ("chat_template", "long_conversations"),
         several=True,
+        needs_start=True,
     ),
 }
 """The kinds of files by name, which is that of the argument of `train` and of the folder in the run's."""

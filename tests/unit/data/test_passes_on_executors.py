@@ -201,7 +201,7 @@ def test_a_line_that_is_no_document_is_named_and_may_be_left_out(inputs, tmp_pat
         clean(inputs, tmp_path / "out", SPEC, executor=ThisProcess(), **SIZES)
     report = clean(inputs, tmp_path / "out", SPEC, skip_invalid=True, executor=ThisProcess(), **SIZES)
     assert report.read.documents == 900
-    assert "1 invalid documents are left out, the first in" in caplog.text
+    assert "1 invalid document left out, the first in" in caplog.text
 
 
 def test_nothing_is_left_where_no_document_stays(tmp_path):

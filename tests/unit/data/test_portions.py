@@ -76,7 +76,7 @@ def test_the_last_part_counts_what_the_whole_file_has(tmp_path):
         _, last = divide(sources, 500)
         opened = last.open(stack)
         assert 0 < len(list(opened[0].documents())) < 50
-        assert describe_reading(opened)[0].startswith("1 invalid documents are left out")
+        assert describe_reading(opened)[0].startswith("1 invalid document left out")
         assert opened[0].counts.documents == 50 and opened[0].counts.empty == 3
 
 

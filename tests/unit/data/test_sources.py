@@ -351,9 +351,9 @@ def test_invalid_documents_are_counted_and_left_out_on_request(tmp_path: Path) -
     with Source(path, skip_invalid=True) as source:
         assert list(source.documents()) == ["a", "c"]
         assert describe_reading([source]) == [
-            f"2 invalid documents are left out, the first in {path}, line 2: not valid JSON (Expecting property name "
+            f"2 invalid documents left out, the first in {path}, line 2: not valid JSON (Expecting property name "
             "enclosed in double quotes)",
-            f"1 empty documents are left out, the first in {path}",
+            f"1 empty document left out, the first in {path}",
         ]
     text = write(tmp_path / "a.txt", b"one<|endoftext|>tw\xff<|endoftext|>three")
     assert documents(text, skip_invalid=True) == ["one", "three"]
@@ -419,7 +419,7 @@ def test_files_of_a_folder_may_be_empty_but_not_all(tmp_path: Path) -> None:
         with Source(name, may_be_empty=True) as source:
             assert list(source.documents()) == ["c"] * (name.name == "c.txt")
             read.append(source)
-    assert describe_reading(read) == [f"2 empty documents are left out, the first in {names[0]}"]
+    assert describe_reading(read) == [f"2 empty documents left out, the first in {names[0]}"]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)

@@ -61,6 +61,7 @@ def test_repeats_are_left_out_and_a_short_world_is_told(tmp_path):
     out = tmp_path / "chat.jsonl"
     report = synthesise(world(tmp_path, "[1, 2, 1, 3, 3]"), out, 10)
     assert (report.count, report.repeats) == (3, 2)
+    assert "3 examples. 2 repeated prompts left out. " in report.tables()[0].meaning
     assert "10 were asked for" in report.tables()[0].meaning
     report = synthesise(world(tmp_path, "(number % 4 for number in count())"), out, 10, overwrite=True)
     assert (report.count, report.repeats) == (4, 1000)

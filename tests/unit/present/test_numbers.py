@@ -123,3 +123,7 @@ def test_powers_of_ten(value: float, text: str):
 
 def test_a_share_that_is_too_small_to_read_is_not_written_out():
     assert [numbers.percent_of(share) for share in (5e-20, 1e-4, 0.0625, 0.0)] == ["< 0.01", "0.0100", "6.25", "0"]
+
+
+def test_one_thing_has_a_name_without_s():
+    assert [numbers.counted(count, "file") for count in (0, 1, 1234)] == ["0 files", "1 file", "1,234 files"]

@@ -20,11 +20,11 @@ VIEW = TokenView(
 
 def test_plain_text_has_brackets_around_runs_of_trained_tokens():
     text = plain_text(VIEW)
-    assert "\nuser, message 0: 1 tokens, 0 trained\n<b>\u23ce\n" in text
+    assert "\nuser, message 0: 1 token, 0 trained\n<b>\u23ce\n" in text
     assert "\nassistant, message 1: 4 tokens, 2 trained\n:So[[ on\\x1b]]\u23ce\n" in text
     assert (
         VIEW.summary()
-        == "f.jsonl, line 1: 6 tokens, 2 are trained on; 1 lie across the border of an answer, and are not"
+        == "f.jsonl, line 1: 6 tokens, 2 of them trained on; 1 across the border of an answer, not trained on"
     )
     assert VIEW.to_dict()["trained"] == 2 and VIEW.to_dict()["tokens"][2]["is_torn"]
 

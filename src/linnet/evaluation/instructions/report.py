@@ -106,7 +106,8 @@ class InstructionReport(Result):
         columns = ("", "followed, %", "95 % interval", "chance, %", "reference, %", "prompts", "")
         meaning = "followed: greedy answers that pass their checker; reference: the same of the reference answers."
         if scores.cut:
-            meaning += f" Of {scores.cut:,} prompts the beginning did not fit into the model's context."
+            cut = numbers.counted(scores.cut, "prompt")
+            meaning += f" {cut} longer than the model's context lost the beginning."
         with_tools = sum(prompt.tool_rounds > 0 for prompt in self.prompts)
         if with_tools and scores.called_N is not None:
             meaning += f" In {int(scores.called_N.sum()):,} of {with_tools:,} prompts with a tool the model called it."
@@ -293,8 +294,8 @@ def _about_table(report: InstructionReport) -> Table:
         "bits per byte",
     )
     meaning = (
-        "refused: although there is an answer; gain of steps: right sums step by step, less those answered directly, "
-        "with its 95 % interval; calibration error: ECE of the probability of whole answers."
+        "refused: although there is an answer; steps against direct: right sums step by step less those answered "
+        "directly, with the 95 % interval; calibration error: ECE of the probability of whole answers."
     )
     if report.data is not None:
         meaning += f" bits per byte: of {report.data}."

@@ -148,6 +148,8 @@ class RayTasks:
                         index = pending.pop(reference)
                         try:
                             code, reason = ray.get(reference)
+                        except ray.exceptions.RayTaskError as error:
+                            tasks.refuse(index, f"its worker failed: {str(error).strip().splitlines()[-1]}")
                         except ray.exceptions.RayError as error:
                             lost = str(error).splitlines()[0]
                             tasks.refuse(index, f"its worker died {RAY_RETRIES + 1} times ({lost})")

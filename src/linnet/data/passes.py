@@ -225,7 +225,12 @@ class Passes:
         work = PortionWork(portions=portions, settings=settings.model_dump(mode="json"))
         self._unfinished.save({}, asdict(self.job))  # an error now leaves the portions
         folder = PortionFolder.begin(self._unfinished.path / PORTIONS, work)
-        folder.run(executor, __name__, "cleaning" if one.filters else "reading", "not done")
+        try:
+            folder.run(executor, __name__, "cleaning" if one.filters else "reading", "not done")
+        except BaseException:
+            if not folder.holds_work:
+                self._unfinished.remove()
+            raise
         self._join(one, folder)
         folder.count(self._sources)
 

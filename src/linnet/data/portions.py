@@ -185,6 +185,11 @@ class PortionFolder:
         """True if the portion's folder is there."""
         return (self.place(number) / MANIFEST).is_file()
 
+    @property
+    def holds_work(self) -> bool:
+        """True if there is anything that workers left: portions, parts of them, logs."""
+        return any(path.name != WORK for path in self.path.iterdir())
+
     def check(self, number: int) -> None:
         """`UserError` if files that were made of the portion are missing, cut off or changed."""
         place = self.place(number)

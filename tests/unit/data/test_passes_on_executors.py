@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -271,6 +272,23 @@ def test_a_signature_file_that_was_cut_off_is_not_compared(copies, tmp_path):
     assert not out.exists()
     deduplicate(inputs, out, executor=ThisProcess(), **SIZES)
     assert texts_in(content(out))[:850] == copies[1]
+
+
+def test_a_portion_of_which_nothing_stays_is_one_without_text_and_records(tmp_path):
+    removed, other = write(tmp_path / "a.jsonl", range(0, 600, 3)), write(tmp_path / "b.jsonl", range(20))
+    spec = CleaningSpec.parse({"steps": [STEPS[0], {"kind": "exact_duplicates"}]}, "test")
+    sizes = {"portion_bytes": Path(removed).stat().st_size}
+    report = clean([removed, other], tmp_path / "out", spec, executor=ThisProcess(), **sizes)
+    clean([removed, other], tmp_path / "straight", spec, workers=1)
+    assert content(tmp_path / "out") == content(tmp_path / "straight")
+    assert (report.read.documents, report.kept.documents, report.steps[1].read.documents) == (220, 13, 13)
+
+
+def test_an_error_before_any_portion_is_done_leaves_nothing(tmp_path):
+    (tmp_path / "in.jsonl").write_text("no JSON\n")
+    with pytest.raises(UserError, match=r"in\.jsonl: not done: .*in\.jsonl, line 1: not valid JSON"):
+        deduplicate([str(tmp_path / "in.jsonl")], tmp_path / "out", executor=ThisProcess())
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 PROGRAM = """

@@ -183,10 +183,32 @@ def test_low_rank_parts_begin_as_nothing_and_are_all_that_is_trained(
 
     decoder(tokens_BT, targets=tokens_BT.roll(-1, 1)).total.backward()
     with monkeypatch.context() as whole_sums:
-        whole_sums.setattr("linnet.ops.linear.low_rank_parts", lambda weight_OI: None)
+        whole_sums.setattr("linnet.nn.linear.frozen_parts", lambda linear: None)
         loss = decoder(tokens_BT, targets=tokens_BT.roll(-1, 1)).total
         expected = dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
     for name, parameter in trained.items():
         assert parameter.grad is not None and relative_error(parameter.grad, expected[name]) < 1e-6, name
     assert trained and all(parameter.grad is not None for parameter in trained.values())
     assert not [name for name, each in decoder.named_parameters() if name not in trained and each.grad is not None]
+
+
+@pytest.mark.parametrize("spec", [*filter(first_of_its_kind, ALL)], ids=name_of)
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_low_rank_parts_beside_few_bits_are_those_beside_the_rounded_weights(spec: SublayerSpec, precision: str):
+    few_bit = randomized(Decoder(model_of(spec)))
+    add_lora(few_bit, LoraSpec(rank=2, precision=precision), seed=0)
+    rounded = decoder_with_weights(few_bit.spec, merged_state_dict(few_bit))
+    add_lora(rounded, LoraSpec(rank=2), seed=0)
+    tokens_BT, found = torch.randint(VOCABULARY, (2, 12), device=DEVICE), []
+    for decoder in (few_bit, rounded):
+        trained = {name: each for name, each in decoder.named_parameters() if each.requires_grad}
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in trained.values():
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator).to(parameter))
+        loss = decoder(tokens_BT, targets=tokens_BT.roll(-1, 1)).total
+        loss.backward()
+        found.append([loss.detach(), *(parameter.grad for parameter in trained.values())])
+    assert len(found[0]) == len(found[1]) > 2
+    for one, other in zip(*found, strict=True):
+        assert one is not None and torch.equal(one, other)

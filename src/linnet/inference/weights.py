@@ -56,7 +56,7 @@ def convert_weights(decoder: Decoder, precision: str, group: int = GROUP) -> Non
         return
     forms: dict[str, Form] = {"bfloat16": Bfloat16Linear, "int8": Int8Linear, "int4": partial(Int4Linear, group=group)}
     form = forms[precision]
-    for parent, name, linear in list(_linear_maps(decoder)):
+    for parent, name, linear in list(quantizable_maps(decoder)):
         parts = linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,)
         setattr(parent, name, form(linear.weight, linear.bias, parts))
     if precision == "bfloat16" and decoder.head is not None:
@@ -124,7 +124,7 @@ def weights_nbytes(decoder: Decoder) -> int:
     return sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _linear_maps(
+def quantizable_maps(
     module: nn.Module, skipped: frozenset[int] = frozenset()
 ) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
     """Each linear map below `module` with its parent and its name there, except those that are not quantized.
@@ -139,4 +139,4 @@ def _linear_maps(
         if isinstance(child, nn.Linear):
             yield module, name, child
         else:
-            yield from _linear_maps(child, skipped)
+            yield from quantizable_maps(child, skipped)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from linnet.core.arrays import read_tensors, write_tensors
 from linnet.core.atomic import atomic_directory
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.files import read_json, write_json
 from linnet.interop.families.matching import match_family
 from linnet.model.adapter import AdapterInfo, base_folder
@@ -51,6 +51,10 @@ def export_peft(source: str | Path, out: str | Path) -> dict[str, Any]:
         names = ", ".join(info.whole)
         raise UserError(
             f"{folder}: {names}: trained as well, as the vocabulary has grown; expected low-rank parts alone"
+        )
+    if info.precision != "float32":
+        note(
+            f"{folder}: the parts were trained beside weights of {info.precision}; PEFT adds them to those of the base"
         )
     spec = ModelSpec.load(base_folder(folder, info) / CONFIG)
     named = peft_tensors(read_tensors(folder / ADAPTER_WEIGHTS), spec)

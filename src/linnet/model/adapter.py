@@ -9,6 +9,7 @@ Legend: `I` inputs, `O` outputs, `R` rank.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -19,7 +20,8 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of
 from linnet.core.spec import Spec
 from linnet.model.folder import ADAPTER, ADAPTER_WEIGHTS, find_model_folder, weights_file
-from linnet.ops.linear import LowRankParts, low_rank_sum
+from linnet.nn.low_rank import round_to_few_bits
+from linnet.ops.low_rank import LowRankParts, dense, low_rank_sum
 
 UP, DOWN = "up", "down"
 """The ends of the names of a map's parts."""
@@ -29,8 +31,8 @@ class AdapterInfo(Spec):
     """What `adapter.json` says: the base, the hash of its weights, and the settings of the parts.
 
     base: a model folder, or a run's, as it was named in training. sha256: of `model.folder.weights_file` of the base;
-    null: not checked. parts: which sublayers were adapted (`training.lora`). whole: the names of tensors that were
-    trained as they are.
+    null: not checked. parts: which sublayers were adapted (`training.lora`). precision: what the weights of the maps
+    `rounded` were rounded to before the parts were added. whole: the names of tensors that were trained as they are.
     """
 
     base: Path
@@ -38,6 +40,8 @@ class AdapterInfo(Spec):
     rank: PositiveInt
     alpha: PositiveFloat
     parts: str
+    precision: Literal["float32", "int8", "int4"] = "float32"
+    rounded: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
 
     @classmethod
@@ -77,6 +81,10 @@ def add_parts(weights: Mapping[str, Tensor], folder: Path, info: AdapterInfo) ->
     parts = read_tensors(path)
     dtype = next((part.dtype for part in parts.values()), None)
     merged = {name: tensor.to(dtype) for name, tensor in weights.items()}
+    for name in info.rounded:
+        if info.precision == "float32" or f"{name}.weight" not in merged:
+            raise UserError(f"{folder / ADAPTER}: rounded: {name}: {info.base} has no such map of {info.precision}")
+        merged[f"{name}.weight"] = dense(round_to_few_bits(merged[f"{name}.weight"], info.precision))
     for name, part in parts.items():
         owner, _, kind = name.rpartition(".")
         if name in info.whole:
@@ -88,6 +96,6 @@ def add_parts(weights: Mapping[str, Tensor], folder: Path, info: AdapterInfo) ->
                 raise UserError(problem)
             if weight_OI.shape != (len(part), down_RI.shape[-1]) or part.shape[-1] != len(down_RI):
                 raise UserError(problem)
-            total_OI = low_rank_sum(LowRankParts(weight_OI, part, down_RI, info.alpha / info.rank))
-            merged[f"{owner}.weight"] = total_OI.detach()  # without its parts, which training alone needs
+            parts_of_map = LowRankParts(weight_OI, part, down_RI, info.alpha / info.rank)
+            merged[f"{owner}.weight"] = low_rank_sum(parts_of_map)
     return merged

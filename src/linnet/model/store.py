@@ -1,7 +1,7 @@
 """Write and read models: whole folders, and weights that are checked against a description."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -112,10 +112,16 @@ def _stored_weights(folder: Path) -> dict[str, Tensor]:
     return read_tensors(folder / WEIGHTS)
 
 
-def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence[int]], path: Path, of: str) -> None:
+def check_tensors(
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Sequence[int]],
+    path: Path,
+    of: str,
+    integers: Collection[str] = (),
+) -> None:
     """`UserError` naming the first tensor that is missing, extra, of a wrong shape, or of integers.
 
-    expected: the shapes by name; `of` names their model in the message.
+    expected: the shapes by name; `of` names their model in the message. integers: the names of those that are integers.
     """
     for name in sorted(expected.keys() - tensors.keys()):
         raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
@@ -124,7 +130,7 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence
             raise UserError(f"{path}: tensor {name}, of shape {list(tensor.shape)}: {of} has none of that name")
         if list(tensor.shape) != list(expected[name]):
             raise UserError(f"{path}: tensor {name} has shape {list(tensor.shape)}, {of} has {list(expected[name])}")
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() and name not in integers:
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise UserError(f"{path}: tensor {name} is of {dtype}, expected floating point")
 

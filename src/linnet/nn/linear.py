@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
+from linnet.nn.low_rank import frozen_parts
 from linnet.ops.linear import linear
+from linnet.ops.low_rank import LowRankParts, low_rank_linear
+from linnet.ops.support import is_exporting
 
 
 class Linear(nn.Linear):
@@ -24,7 +26,15 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., inputs] -> [..., outputs]`."""
-        return linear(x, self.weight, self.bias)
+        parts = frozen_parts(self)
+        if parts is None or torch.compiler.is_compiling() or is_exporting():
+            return linear(x, self.weight, self.bias)
+        return low_rank_linear(x, parts, self.bias)
+
+    def factors(self) -> Tensor | LowRankParts:
+        """What a fused form reads: the weight, or what it is made of where it is not trained itself."""
+        parts = frozen_parts(self)
+        return self.weight if parts is None else parts
 
 
 class FusedLinear(Linear):
@@ -48,14 +58,11 @@ class FusedLinear(Linear):
 
 
 def uses_fused_backward(x: Tensor, *maps: nn.Module) -> bool:
-    """True if a fused form with its own backward pass applies: gradients are enabled, and the maps are plain.
-
-    Packed maps have no such form, and where the weight is a sum (`training.lora`) it would compute the gradient of all.
-    """
+    """True if a fused form with its own backward pass applies: gradients are enabled, and no map is packed."""
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and all(isinstance(module, Linear) and not parametrize.is_parametrized(module) for module in maps)
+        and all(isinstance(module, Linear) for module in maps)
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.linear import addmm_, linear_product, matmul
+from linnet.ops.low_rank import LowRankParts, low_rank_gated_feed_forward, low_rank_gated_output
 from linnet.ops.support import to_autocast_dtype
 
 
@@ -64,13 +65,21 @@ def gated_feed_forward_reference(
 
 def gated_feed_forward(
     x: Tensor,
-    up_2FI: Tensor,
+    up_2FI: Tensor | LowRankParts,
     up_bias_2F: Tensor | None,
-    down_OF: Tensor,
+    down_OF: Tensor | LowRankParts,
     down_bias_O: Tensor | None,
     recompute: bool = False,
 ) -> Tensor:
-    """`gated_feed_forward_reference`, fast with gradients; all in one precision, autocast's included."""
+    """`gated_feed_forward_reference`, fast with gradients; all in one precision, autocast's included.
+
+    Of a matrix that is given as parts, and of one beside it, no gradient is computed.
+    """
+    if isinstance(up_2FI, LowRankParts) or isinstance(down_OF, LowRankParts):
+        up, down = (
+            each if isinstance(each, LowRankParts) else LowRankParts(each.detach()) for each in (up_2FI, down_OF)
+        )
+        return low_rank_gated_feed_forward(x, up, up_bias_2F, down, down_bias_O, recompute)
     arguments = to_autocast_dtype(x, up_2FI, up_bias_2F, down_OF, down_bias_O)
     out: Tensor = _GatedFeedForward.apply(*arguments, recompute)  # type: ignore[no-untyped-call]
     return out
@@ -103,15 +112,17 @@ class _GatedFeedForward(torch.autograd.Function):
             gate_RF, value_RF = saved or _gate_and_value(x_RI, up_2FI, up_bias_2F)
             grad_out_RO = upstream.reshape(-1, upstream.shape[-1])
             silu_RF = F.silu(gate_RF)
-            grad_down_OF = grad_out_RO.t() @ (silu_RF * value_RF)
+            grad_down_OF = grad_out_RO.t() @ (silu_RF * value_RF) if ctx.needs_input_grad[3] else None
             grad_hidden_RF = matmul(grad_out_RO, down_OF)
             grad_gate_RF = torch.ops.aten.silu_backward(grad_hidden_RF * value_RF, gate_RF)
             grad_value_RF = grad_hidden_RF.mul_(silu_RF)
-            grad_up_2FI = torch.empty_like(up_2FI)
+            grad_up_2FI = torch.empty_like(up_2FI) if ctx.needs_input_grad[1] else None
+            grad_halves = (None, None) if grad_up_2FI is None else grad_up_2FI.chunk(2)
             grad_x_RI = None
-            halves = zip(up_2FI.chunk(2), grad_up_2FI.chunk(2), (grad_gate_RF, grad_value_RF), strict=True)
+            halves = zip(up_2FI.chunk(2), grad_halves, (grad_gate_RF, grad_value_RF), strict=True)
             for weight_FI, grad_weight_FI, grad_half_RF in halves:
-                torch.mm(grad_half_RF.t(), x_RI, out=grad_weight_FI)
+                if grad_weight_FI is not None:
+                    torch.mm(grad_half_RF.t(), x_RI, out=grad_weight_FI)
                 if ctx.needs_input_grad[0]:
                     product = grad_half_RF, weight_FI
                     grad_x_RI = matmul(*product) if grad_x_RI is None else addmm_(grad_x_RI, *product)
@@ -136,8 +147,10 @@ def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor
     return F.linear(F.silu(o), weight_OI) * gate
 
 
-def gated_output(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
+def gated_output(o: Tensor, weight_OI: Tensor | LowRankParts, gate: Tensor) -> Tensor:
     """`gated_output_reference` with less saved for the backward pass; in one precision, autocast's included."""
+    if isinstance(weight_OI, LowRankParts):
+        return low_rank_gated_output(o, weight_OI, gate)
     out: Tensor = _GatedOutput.apply(*to_autocast_dtype(o, weight_OI, gate))  # type: ignore[no-untyped-call]
     return out
 
@@ -151,11 +164,11 @@ class _GatedOutput(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         o, weight_OI, gate, mapped = ctx.saved_tensors
         with torch.autocast(upstream.device.type, enabled=False):  # the forward pass was in one precision
             grad_mapped = upstream * gate
             grad_mapped_RO = grad_mapped.flatten(0, -2)
-            grad_weight_OI = grad_mapped_RO.t() @ F.silu(o).flatten(0, -2)
+            grad_weight_OI = grad_mapped_RO.t() @ F.silu(o).flatten(0, -2) if ctx.needs_input_grad[1] else None
             grad_o = torch.ops.aten.silu_backward(matmul(grad_mapped_RO, weight_OI).view_as(o), o)
             return grad_o, grad_weight_OI, upstream * mapped

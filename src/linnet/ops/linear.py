@@ -11,7 +11,7 @@
 Legend: `R` rows, `I` inputs, `O` outputs.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,33 +40,8 @@ def _has_onednn() -> bool:
 USES_ONEDNN = HAS_MKL and not MKL_IS_FAST and _has_onednn()
 
 
-class LowRankParts(NamedTuple):
-    """What `W + s U D` is the sum of: `W [O, I]`, `U [O, r]`, `D [r, I]` and `s`."""
-
-    weight_OI: Tensor
-    up_Or: Tensor
-    down_rI: Tensor
-    scale: float
-
-
-def low_rank_sum(parts: LowRankParts) -> Tensor:
-    """`W + s U D`, which knows its parts, so that `linear` need not compute the gradient of the whole matrix."""
-    total_OI = torch.addmm(parts.weight_OI, parts.up_Or, parts.down_rI, alpha=parts.scale)
-    total_OI.low_rank_parts = parts  # type: ignore[attr-defined]
-    return total_OI
-
-
-def low_rank_parts(weight_OI: Tensor) -> LowRankParts | None:
-    """The parts of a matrix that `low_rank_sum` made; None for any other."""
-    parts: LowRankParts | None = getattr(weight_OI, "low_rank_parts", None)
-    return parts
-
-
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """`x W^T + b`, `[..., I] -> [..., O]`; differentiable once where oneDNN computes it.
-
-    A `low_rank_sum` is multiplied part by part where gradients are recorded: `x W^T + s (x D^T) U^T + b`.
-    """
+    """`x W^T + b`, `[..., I] -> [..., O]`; differentiable once where oneDNN computes it."""
     one_row = (
         SLICES_ARE_FASTER
         and x.numel() == weight_OI.shape[1]
@@ -81,11 +56,6 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
     )
     if one_row:
         return sliced_linear(x, weight_OI, bias_O)
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        parts = low_rank_parts(weight_OI)
-        if parts is not None:
-            added = F.linear(F.linear(x, parts.down_rI), parts.up_Or)
-            return torch.add(linear(x, parts.weight_OI, bias_O), added, alpha=parts.scale)
     if torch.is_grad_enabled() and onednn_is_faster(x, weight_OI):
         out: Tensor = _OnednnLinear.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]
         return out

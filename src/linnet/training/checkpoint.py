@@ -234,6 +234,7 @@ def find_newest(
     (`LaterVersionError`), or one that cannot be read now (`OSError`), is not damaged.
     """
     shapes = shapes_of(decoder)
+    integers = [name for name, tensor in decoder.state_dict().items() if not tensor.is_floating_point()]
 
     def find() -> tuple[str, dict[str, Any], str] | None:
         for step in reversed(checkpoint_steps(folder)):
@@ -246,7 +247,7 @@ def find_newest(
             except UserError as error:
                 note(f"damaged checkpoint skipped: {error}")
                 continue
-            check_tensors(tensors, shapes, path, "the run's model")
+            check_tensors(tensors, shapes, path, "the run's model", integers)
             return str(path), found.state.to_dict(), found.optimizer_file
         return None
 

@@ -2,14 +2,14 @@
 
 The weight of a linear map becomes `W + (alpha / rank) U D` with `U [O, R]` and `D [R, I]`; only `U` and `D` are trained
 (LoRA, Hu et al., arXiv 2106.09685, section 4.1). `D` starts random and `U` at 0, so that the first step begins with the
-model as it was. The sum is computed at each use of the weight (`torch.nn.utils.parametrize`), so every form of every
-layer that reads `weight` is adapted; it costs `O R I` multiplications for a pass over all tokens of a batch. Maps that
-are computed by `ops.linear` multiply the parts one by one in training, without the gradient of the whole matrix.
+model as it was. The parts belong to the weight (`nn.low_rank`), so every form of every layer that reads `weight` is
+adapted; where a layer multiplies by a map as it is, no gradient of the whole matrix is computed. The weights that are
+not trained may be held in 8 or 4 bits (QLoRA, Dettmers et al., arXiv 2305.14314): they are rounded once, when the run
+begins, and made whole for one product at a time.
 
 Legend: `I` inputs, `O` outputs, `R` rank.
 """
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,37 +23,16 @@ from linnet.core.arrays import write_tensors
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
+from linnet.inference.weights import quantizable_maps
 from linnet.layers.contract import linear_maps
 from linnet.model.adapter import DOWN, UP, AdapterInfo
 from linnet.model.decoder import Decoder
 from linnet.model.folder import ADAPTER, ADAPTER_WEIGHTS, CONFIG
 from linnet.model.store import TokenizerLike, write_other_files
-from linnet.ops.linear import LowRankParts, low_rank_sum
+from linnet.nn.linear import Linear
+from linnet.nn.low_rank import PARAMETRIZED, LowRankSum, frozen_parts, store_in_few_bits
+from linnet.present.numbers import decimal, metric
 from linnet.training.sections import LoraSpec
-
-_ORIGINAL = "parametrizations.weight.original"
-_ADDED = "parametrizations.weight.0."
-_PARTS = {"up_OR": UP, "down_RI": DOWN}
-"""The names of the parts in a file by those of the parameters."""
-
-
-class LowRankSum(nn.Module):
-    """The weight of a linear map with its low-rank part, `[O, I] -> [O, I]`."""
-
-    def __init__(self, weight_OI: Tensor, spec: LoraSpec, generator: torch.Generator) -> None:
-        super().__init__()
-        outputs, inputs = weight_OI.shape
-        self.scale = spec.alpha / spec.rank
-        bound = 1 / math.sqrt(inputs)  # of the uniform distribution that LoRA's authors draw from
-        drawn_RI = torch.rand((spec.rank, inputs), generator=generator).mul_(2 * bound).sub_(bound)
-        self.down_RI = nn.Parameter(drawn_RI.to(weight_OI))
-        self.up_OR = nn.Parameter(weight_OI.new_zeros(outputs, spec.rank))
-        self.is_on = True
-
-    def forward(self, weight_OI: Tensor) -> Tensor:
-        if not self.is_on:
-            return weight_OI
-        return low_rank_sum(LowRankParts(weight_OI, self.up_OR, self.down_RI, self.scale))
 
 
 def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str] = ()) -> None:
@@ -63,16 +42,23 @@ def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str]
     vocabulary to which tokens were added. `UserError` if the layers that `spec.parts` names have no linear map.
     """
     decoder.requires_grad_(False)
+    found, rounded = adapted_maps(decoder, spec), few_bit_maps(decoder, spec)
+    if not found:
+        raise UserError("no layer has a linear map", field="training.lora.parts", value=spec.parts, accepted="all")
+    for linear in (*found, *rounded):
+        if type(linear) is nn.Linear:
+            linear.__class__ = Linear  # which multiplies by parts; only their initial weights set them apart
+    for linear in rounded:
+        assert spec.precision != "float32"
+        store_in_few_bits(linear, spec.precision)
     for name in whole:
         decoder.get_parameter(name).requires_grad_(True)
     generator = torch.Generator().manual_seed(seed)
-    found = adapted_maps(decoder, spec)
-    if not found:
-        raise UserError("no layer has a linear map", field="training.lora.parts", value=spec.parts, accepted="all")
     if decoder.value is not None:
         decoder.value.requires_grad_(True)  # of a reward model: as small as a part, and it starts at 0
     for linear in found:
-        parametrize.register_parametrization(linear, "weight", LowRankSum(linear.weight, spec, generator))
+        part = LowRankSum(linear.weight, spec.rank, spec.alpha, generator)
+        parametrize.register_parametrization(linear, "weight", part)
 
 
 def adapted_maps(decoder: Decoder, spec: LoraSpec) -> list[nn.Linear]:
@@ -85,9 +71,41 @@ def adapted_maps(decoder: Decoder, spec: LoraSpec) -> list[nn.Linear]:
     return list(dict.fromkeys(linear for part in parts if part is not None for linear in linear_maps(part)))
 
 
+def few_bit_maps(decoder: Decoder, spec: LoraSpec) -> list[nn.Linear]:
+    """The linear maps whose weights are rounded to few bits: those of all sublayers, but for what these exclude."""
+    if spec.precision == "float32":
+        return []
+    layers = [layer for block in decoder.all_blocks for layer in block.unique_layers()]
+    return list(dict.fromkeys(linear for layer in layers for _, _, linear in quantizable_maps(layer)))
+
+
+def few_bit_weights(decoder: Decoder) -> tuple[int, int]:
+    """How many weights of linear maps are held in few bits, and their bytes; two zeros if none are."""
+    count = nbytes = 0
+    for module in linear_maps(decoder):
+        parts = frozen_parts(module)
+        if parts is not None and not isinstance(parts.weight, Tensor):
+            count += module.in_features * module.out_features
+            nbytes += sum(part.nbytes for part in parts.weight if isinstance(part, Tensor))
+    return count, nbytes
+
+
+def few_bit_note(decoder: Decoder, spec: LoraSpec) -> str:
+    """What the maps of few bits take, in a line."""
+    count, nbytes = few_bit_weights(decoder)
+    sizes = f"{decimal(nbytes)} instead of {decimal(4 * count)}"
+    return f"training.lora.precision: {spec.precision}: {metric(count)} weights of linear maps take {sizes}"
+
+
 def low_rank_parameters(decoder: Decoder) -> set[nn.Parameter]:
     """The parameters of the low-rank parts, which are none of the model's own."""
-    return {parameter for name, parameter in decoder.named_parameters() if _ADDED in name}
+    return {each for part in _low_rank_sums(decoder).values() for each in part.parameters()}
+
+
+def _low_rank_sums(decoder: Decoder) -> dict[str, LowRankSum]:
+    """The low-rank parts by the names of their maps."""
+    found = ((name, module) for name, module in decoder.named_modules() if isinstance(module, LowRankSum))
+    return {name.rpartition(PARAMETRIZED)[0]: module for name, module in found}
 
 
 def trains_parts_alone(decoder: Decoder) -> bool:
@@ -99,7 +117,7 @@ def trains_parts_alone(decoder: Decoder) -> bool:
 @contextmanager
 def without_parts(decoder: Decoder) -> Iterator[None]:
     """Within the block, the decoder computes as the model that its low-rank parts were added to."""
-    parts = [module for module in decoder.modules() if isinstance(module, LowRankSum)]
+    parts = _low_rank_sums(decoder).values()
     for part in parts:
         part.is_on = False
     try:
@@ -112,12 +130,10 @@ def without_parts(decoder: Decoder) -> Iterator[None]:
 @torch.no_grad()
 def merged_state_dict(decoder: Decoder) -> dict[str, Tensor]:
     """The weights of a decoder by their names without low-rank parts, which are added to what they belong to."""
-    tensors = {name: tensor for name, tensor in decoder.state_dict().items() if _ADDED not in name}
-    sums = {name: module for name, module in decoder.named_modules() if parametrize.is_parametrized(module, "weight")}
-    for name, module in sums.items():
-        original = tensors.pop(f"{name}.{_ORIGINAL}")
-        assert original.shape == module.weight.shape
-        tensors[f"{name}.weight"] = module.weight
+    tensors = {name: tensor for name, tensor in decoder.state_dict().items() if PARAMETRIZED not in name}
+    for name, module in decoder.named_modules():
+        if isinstance(module, nn.Linear) and frozen_parts(module) is not None:
+            tensors[f"{name}.weight"] = module.weight
     return tensors
 
 
@@ -138,15 +154,15 @@ def write_adapter(
     trained as they are, such as a vocabulary that has grown, are stored whole. The other arguments are those of
     `write_model`.
     """
-    tensors, whole = dict[str, Tensor](), list[str]()
-    for name, parameter in decoder.named_parameters():
-        owner, _, part = name.rpartition(f".{_ADDED}")
-        if owner:
-            tensors[f"{owner}.{_PARTS[part]}"] = parameter.detach()
-        elif parameter.requires_grad:
-            tensors[name] = parameter.detach()
-            whole.append(name)
-    info = AdapterInfo(base=base, sha256=base_sha256, **spec.model_dump(), whole=tuple(whole))
+    named, parts = dict(decoder.named_parameters()), low_rank_parameters(decoder)
+    whole = {name: each.detach() for name, each in named.items() if each.requires_grad and each not in parts}
+    tensors = dict(whole)
+    for name, part in _low_rank_sums(decoder).items():
+        tensors |= {f"{name}.{UP}": part.up_OR.detach(), f"{name}.{DOWN}": part.down_RI.detach()}
+    few_bit = set(few_bit_maps(decoder, spec))
+    rounded = tuple(name for name, module in decoder.named_modules() if module in few_bit)
+    settings = spec.model_dump()
+    info = AdapterInfo(base=base, sha256=base_sha256, **settings, whole=tuple(whole), rounded=rounded)
     with atomic_directory(folder) as temporary:
         write_json(temporary / CONFIG, decoder.spec.model_dump())
         write_json(temporary / ADAPTER, info.model_dump(mode="json"))

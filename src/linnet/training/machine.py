@@ -26,7 +26,7 @@ from linnet.core.files import cache_folder, read_json, write_json
 from linnet.core.spec import Spec
 from linnet.core.system import available_bytes, processor_name
 from linnet.data.loader import Batch
-from linnet.model.cost import model_cost
+from linnet.model.cost import QUANTIZED_NBYTES, model_cost
 from linnet.model.decoder import Decoder
 from linnet.present.numbers import decimal
 from linnet.training.distributed import SINGLE_PROCESS, Processes
@@ -99,12 +99,18 @@ def check_memory(
         optimizer_elements = 0  # few parameters are trained
     optimizer_bytes = 4 * (optimizer_elements + (cost.parameters if spec.averaging else 0))
 
+    saved_bytes = 0
+    if spec.lora is not None and spec.lora.precision != "float32":
+        nbytes = QUANTIZED_NBYTES[spec.lora.precision]
+        saved_bytes = sum(4 * inputs * outputs - nbytes(outputs, inputs) for inputs, outputs in cost.blocks.matrices)
+
     def needed(sequences: int) -> int:
         found = cost.training_memory(-(-sequences // processes.count), context)
         batches = spec.gradient_accumulation * sequences * context * BATCH_TOKEN_BYTES
         gradients = found.gradients if spec.lora is None else 0
         sharded = (found.weights + gradients + optimizer_bytes) // spec.parallel.shard
-        return sharded + int(saved_share * found.activations) + batches
+        of_step = sharded - saved_bytes + int(saved_share * found.activations) + batches
+        return max(found.weights, of_step) if saved_bytes else of_step  # a run begins with the weights in float32
 
     free = available_bytes(device) // (1 if device.type == "cuda" else processes.local_count)
     if needed(spec.batch_size) <= free:

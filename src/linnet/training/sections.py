@@ -170,12 +170,14 @@ class LoraSpec(Spec):
     """Low-rank adaptation of the model that the run starts from (`training.lora`); its own weights are not trained.
 
     rank: of the parts. alpha: they are scaled by `alpha / rank`. parts: the linear maps of all sublayers, of the mixers
-    alone, or of the feed-forwards alone.
+    alone, or of the feed-forwards alone. precision: what the weights of all linear maps of sublayers are rounded to and
+    held in (`inference.weights`); the parts are float32.
     """
 
     rank: Count = 8
     alpha: PositiveFloat = 16.0
     parts: Literal["all", "mixers", "feed_forwards"] = "all"
+    precision: Literal["float32", "int8", "int4"] = "float32"
 
 
 class GrowthSpec(Spec):

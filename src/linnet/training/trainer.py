@@ -56,7 +56,14 @@ from linnet.training.initialization import (
     load_word_vectors,
     uninitialized_decoder,
 )
-from linnet.training.lora import add_lora, low_rank_parameters, merged_state_dict, write_adapter
+from linnet.training.lora import (
+    add_lora,
+    few_bit_note,
+    few_bit_weights,
+    low_rank_parameters,
+    merged_state_dict,
+    write_adapter,
+)
 from linnet.training.machine import (
     check_memory,
     configured_precision,
@@ -120,6 +127,8 @@ class Trainer:
         if resumes and spec.lora is not None:
             add_lora(decoder, spec.lora, spec.seed, grown_tensors(run, data))
         decoder = decoder.to(device)
+        if spec.lora is not None and spec.lora.precision != "float32":
+            reporter.note(few_bit_note(decoder, spec.lora))
         rows = self.batches.rows if isinstance(self.batches, ReplayBatches) else self.batches
         if data.is_rows and not resumes and isinstance(rows, Batches | PackedBatches):
             check_separation(decoder, rows, reporter.note)
@@ -375,6 +384,7 @@ class Trainer:
         hashes, training = context.folder.hashes(), context.run.training
         parameters = set(context.model.decoder.parameters())
         trained = {parameter for parameter in parameters if parameter.requires_grad}
+        in_few_bits, few_bit_bytes = few_bit_weights(context.model.decoder)
         figures: dict[str, Any] = {}
         for callback in self.callbacks:
             figures |= callback.summary()
@@ -383,7 +393,7 @@ class Trainer:
             "step": state.step,
             "steps": context.budget.steps,
             "tokens": state.tokens,
-            "parameters": sum(map(Tensor.numel, parameters - low_rank_parameters(context.model.decoder))),
+            "parameters": sum(map(Tensor.numel, parameters - low_rank_parameters(context.model.decoder))) + in_few_bits,
             "seconds": state.elapsed_s,
             "command": command,
             "configuration": context.folder.configuration_checksum(),
@@ -398,7 +408,12 @@ class Trainer:
             "distillation": training.distillation
             and {**training.distillation.model_dump(mode="json"), "sha256": hashes.get(TEACHER)},
             "lora": training.lora
-            and {**training.lora.model_dump(mode="json"), "parameters": sum(map(Tensor.numel, trained))},
+            and {
+                **training.lora.model_dump(mode="json"),
+                "parameters": sum(map(Tensor.numel, trained)),
+                "few_bit_weights": in_few_bits,
+                "few_bit_bytes": few_bit_bytes,
+            },
             "seed": state.seed,
             "averaging": training.averaging and training.averaging.model_dump(),
             "extensions": context.budget.to_list(),

@@ -16,6 +16,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.folder import ADAPTER, ADAPTER_WEIGHTS, CONFIG, WEIGHTS, weights_file
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, write_model, write_other_files
+from linnet.nn.low_rank import round_to_few_bits
+from linnet.ops.low_rank import dense
 
 MAP = "blocks.0.layers.0.feed_forward.down"
 DESCRIPTION = {
@@ -83,6 +85,17 @@ def test_the_precision_is_that_of_the_parts(base: Path, adapter: Path):
     decoder = load_decoder(adapter)
     assert decoder.dtype == torch.float32
     assert torch.equal(decoder.embedding.tokens.weight, whole["embedding.tokens.weight"])
+
+
+def test_weights_are_rounded_before_the_parts_are_added(base: Path, adapter: Path):
+    write_adapter(base.parent / "rounded", base, base, scale=1.5, precision="int4", rounded=[MAP])
+    plain, rounded = (load_decoder(path).state_dict() for path in (adapter, base.parent / "rounded"))
+    weight_OI = load_decoder(base).state_dict()[f"{MAP}.weight"]
+    lost = plain[f"{MAP}.weight"] - rounded[f"{MAP}.weight"]
+    torch.testing.assert_close(lost, weight_OI - dense(round_to_few_bits(weight_OI, "int4")))
+    assert float(lost.abs().max()) > 1e-4
+    write_adapter(base.parent / "wrong", base, base, scale=1.5, precision="int4", rounded=["blocks.9"])
+    assert refusal(base.parent / "wrong").endswith(f"rounded: blocks.9: {base} has no such map of int4")
 
 
 def test_base_and_adapter_can_move_together(base: Path, adapter: Path, tmp_path: Path):

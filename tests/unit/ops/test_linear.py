@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from linnet.ops import linear as module
 from linnet.ops.linear import (
     SLICES,
-    LowRankParts,
     can_pack_bfloat16,
     linear,
-    low_rank_sum,
     pack_bfloat16,
     packed_bfloat16_linear,
     sliced_linear,
@@ -165,19 +163,3 @@ def test_packing_is_lossless():
 
 def test_bfloat16_cannot_be_packed_on_other_devices():
     assert not can_pack_bfloat16(torch.device("cuda"))
-
-
-def test_a_low_rank_sum_is_multiplied_by_parts_without_the_gradient_of_the_matrix(monkeypatch: pytest.MonkeyPatch):
-    x, weight = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True), torch.randn(9, 7, dtype=torch.float64)
-    up, down = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((9, 2), (2, 7)))
-    total = low_rank_sum(LowRankParts(weight, up, down, 0.5))
-    seen = list[torch.Tensor]()
-    total.register_hook(seen.append)
-    upstream = torch.randn(3, 5, 9, dtype=torch.float64)
-    by_parts = torch.autograd.grad(linear(x, total), (x, up, down), upstream)
-    assert seen == []
-    as_a_whole = torch.autograd.grad(F.linear(x, total), (x, up, down), upstream)
-    assert len(seen) == 1
-    torch.testing.assert_close(by_parts, as_a_whole)
-    with torch.no_grad():
-        torch.testing.assert_close(linear(x, total), F.linear(x, weight + 0.5 * up @ down))

@@ -6,8 +6,10 @@ from safetensors.torch import load_file
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.model.store import load_decoder
+from linnet.nn.low_rank import round_to_few_bits
+from linnet.ops.low_rank import dense
 from linnet.training.callbacks import Callback
-from linnet.training.lora import adapted_maps, add_lora, merged_state_dict
+from linnet.training.lora import adapted_maps, add_lora, few_bit_maps, merged_state_dict
 from linnet.training.run import train_run
 from linnet.training.sections import LoraSpec
 from linnet.training.spec import RunSpec
@@ -44,7 +46,8 @@ def test_a_run_trains_the_parts_and_saves_their_sum(adapting_run, tmp_path):
     assert changed == {f"{name}.weight" for name, module in decoder.named_modules() if id(module) in maps}
     assert all(torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-3) <= 2 for name in changed)
     parts = sum(2 * sum(before[name].shape) for name in changed)
-    assert result.summary["lora"] == {"rank": 2, "alpha": 16.0, "parts": "all", "parameters": parts}
+    settings = {"rank": 2, "alpha": 16.0, "parts": "all", "precision": "float32"}
+    assert result.summary["lora"] == {**settings, "parameters": parts, "few_bit_weights": 0, "few_bit_bytes": 0}
     assert result.summary["parameters"] == sum(tensor.numel() for tensor in before.values())
 
 
@@ -63,8 +66,25 @@ def test_the_adapter_is_the_model_of_the_run_and_begins_another(adapting_run, tm
     assert all(torch.equal(nested[name], merged[name]) for name in merged)
 
 
-def test_it_resumes_bit_for_bit(adapting_run, tmp_path):
-    run = adapting_run()
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_a_base_in_few_bits_is_rounded_once(precision, adapting_run, tmp_path):
+    result = train_run(adapting_run(lora={"rank": 2, "precision": precision}), tmp_path / "run")
+    base, adapter, merged = (load_decoder(tmp_path / name) for name in ("base/model", "run/adapter", "run/model"))
+    tensors = merged.state_dict()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in adapter.state_dict().items())
+    rounded = few_bit_maps(base, LoraSpec(precision=precision))
+    for name, module in base.named_modules():
+        if module in rounded:
+            found = tensors[f"{name}.weight"] - dense(round_to_few_bits(module.weight, precision))
+            assert torch.linalg.matrix_rank(found, rtol=1e-3) <= 2 and found.abs().max() > 1e-4
+    lora, weights = result.summary["lora"], sum(linear.weight.numel() for linear in rounded)
+    assert lora["few_bit_weights"] == weights and 0 < lora["few_bit_bytes"] < 4 * weights
+    assert result.summary["parameters"] == sum(tensor.numel() for tensor in tensors.values())
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8", "int4"])
+def test_it_resumes_bit_for_bit(precision, adapting_run, tmp_path):
+    run = adapting_run(lora={"rank": 2, "precision": precision}, averaging={"kind": "ema", "decay": 0.9})
     train_run(run, tmp_path / "whole")
     assert not train_run(run, tmp_path / "cut", callbacks=[StopAfter()]).finished
     train_run(run, tmp_path / "cut")

@@ -66,7 +66,7 @@ class GatedFeedForward(FeedForward):
         """`[..., D] -> [..., D]`."""
         if self.activation == "silu" and uses_fused_backward(x_BTD, self.up, self.down):
             up, down = self.up, self.down
-            return gated_feed_forward(x_BTD, up.weight, up.bias, down.weight, down.bias, self.recompute)
+            return gated_feed_forward(x_BTD, up.factors(), up.bias, down.factors(), down.bias, self.recompute)
         out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
 

@@ -190,7 +190,7 @@ class Ted(Mixer):
         else:
             o_BTD = state.read(rates_BTN, v_BTD, layout, self.decay, keys)
         if uses_fused_backward(o_BTD, self.out):
-            return gated_output(o_BTD, self.out.weight, gate_BTD)
+            return gated_output(o_BTD, self.out.factors(), gate_BTD)
         out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
         return out_BTD
 

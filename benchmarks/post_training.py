@@ -1,7 +1,8 @@
 """Steps of post-training against what they are measured by, on conversations of realistic lengths.
 
 Supervised fine-tuning: a step with packed conversations against a pre-training step over as many tokens, and an epoch
-of packed conversations against the same epoch in padded rows, which predicts the same targets. With `--trl-python PATH`
+of packed conversations against the same epoch in padded rows, which predicts the same targets; and the same epoch in
+rows as a run reads them, without what fills them up, against these padded rows. With `--trl-python PATH`
 also against TRL's trainers (`post_training_trl.py`), where PATH is a Python with `trl` of its own.
 `python benchmarks/post_training.py [--parts sft] [--mixers attention]`; what is not measured keeps its last results.
 """
@@ -24,6 +25,7 @@ from linnet.data.packing import PackedBatches
 from linnet.data.pieces import ByteCounts
 from linnet.data.shards import TokenSequence
 from linnet.model.decoder import Decoder
+from linnet.training.objectives import Loss, Objective
 from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.parallel import ParallelModel
@@ -65,13 +67,19 @@ def conversations(count: int, seed: int = 0) -> TokenSequence:
     return TokenSequence.in_memory("chat", 0, tokens, mask, starts=starts[:-1])
 
 
-def stepper(mixer: dict[str, Any], dtype: torch.dtype) -> Stepper:
+def padded_loss(decoder: Decoder, batch: Batch) -> Loss:
+    """The loss of rows that are computed with what fills them up."""
+    loss = decoder(batch.tokens, targets=batch.labels)
+    return Loss(loss.total, loss.nats.detach())
+
+
+def stepper(mixer: dict[str, Any], dtype: torch.dtype, objective: Objective = next_token_loss) -> Stepper:
     """The same model each time, with the trainer's own step."""
     torch.manual_seed(0)
     decoder = Decoder(llama_spec(VOCABULARY, WIDTH, LAYERS, mixer, HIDDEN, CONTEXT))
     byte_counts = ByteCounts.create([1] * VOCABULARY).to("cpu")
     optimizer = build_optimizer(OptimizerSpec(), decoder, dtype)
-    return Stepper(ParallelModel(decoder), next_token_loss, optimizer, ClipSpec(), dtype, byte_counts)
+    return Stepper(ParallelModel(decoder), objective, optimizer, ClipSpec(), dtype, byte_counts)
 
 
 def packed_epoch(sequence: TokenSequence) -> list[Batch]:
@@ -101,7 +109,7 @@ def steps(step: Stepper, batches: Sequence[Batch]) -> Callable[[], None]:
 def nats(step: Stepper, batches: Sequence[Batch]) -> tuple[float, int]:
     """The summed loss of all batches, without a step, and the number of their targets."""
     with torch.no_grad():
-        losses = [float(next_token_loss(step.model.decoder, batch).nats) for batch in batches]
+        losses = [float(step.objective(step.model.decoder, batch).nats) for batch in batches]
     return math.fsum(losses), sum(batch.count for batch in batches)
 
 
@@ -119,14 +127,18 @@ def supervised_fine_tuning(runs: int, mixers: Sequence[str]) -> Iterator[tuple[s
     yield "shape", shape
     for name in mixers:
         mixer = MIXERS[name]
-        expected, other = (nats(stepper(mixer, torch.float32), batches) for batches in (packed, padded))
-        same = expected[1] == other[1] and abs(expected[0] / other[0] - 1) < 1e-6
-        gate(f"{name}: packed and padded", same, f"{expected[0]:.3f} and {other[0]:.3f} nats of {other[1]:,} targets")
+        expected = nats(stepper(mixer, torch.float32, padded_loss), padded)
+        for form, batches in (("packed", packed), ("rows", padded)):
+            same = nats(stepper(mixer, torch.float32), batches)
+            holds = same[1] == expected[1] and abs(same[0] / expected[0] - 1) < 1e-6
+            shown = f"{same[0]:.3f} and {expected[0]:.3f} nats of {expected[1]:,} targets"
+            gate(f"{name}: {form} and padded", holds, shown)
         found = {}
         for dtype in (torch.float32, torch.bfloat16):
-            step = stepper(mixer, dtype)
+            step, other = stepper(mixer, dtype), steps(stepper(mixer, dtype, padded_loss), padded)
             found[str(dtype).removeprefix("torch.")] = {
-                "packed_against_padded": contest(steps(step, packed), steps(step, padded), runs).summary(),
+                "packed_against_padded": contest(steps(step, packed), other, runs).summary(),
+                "rows_against_padded": contest(steps(step, padded), other, runs).summary(),
                 "step_against_pre_training": contest(steps(step, whole), steps(step, plain), runs).summary(),
             }
         yield name, found

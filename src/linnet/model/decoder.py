@@ -362,12 +362,10 @@ class Decoder(nn.Module):
         x_ND, targets_N, soft_cap = x_BTD.flatten(0, 1), targets_BT.flatten(), self.spec.head.soft_cap
         weights_N = None if weights_BT is None else weights_BT.flatten()
         if soft_targets is None:
-            if x_ND.device.type == "cpu" and not torch.compiler.is_compiling():
-                # No logits for what is ignored; a GPU would have to wait for the number of the others.
-                places_M = (targets_N != IGNORE_INDEX).nonzero().flatten()
-                if len(places_M) < len(targets_N):
-                    x_ND, targets_N = x_ND[places_M], targets_N[places_M]
-                    weights_N = None if weights_N is None else weights_N[places_M]
+            places_M = _counted_places(targets_N)
+            if places_M is not None:
+                x_ND, targets_N = x_ND[places_M], targets_N[places_M]
+                weights_N = None if weights_N is None else weights_N[places_M]
             return linear_cross_entropy(x_ND, weight, bias, targets_N, soft_cap, z_loss, weights_N)
         assert not z_loss, "a z-loss beside a teacher"
         found = linear_distillation(x_ND, weight, bias, targets_N, soft_targets, soft_cap, weights_N)
@@ -382,8 +380,12 @@ class Decoder(nn.Module):
     def token_nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """`-log p(target)` of each target in nats, `[B, T]`, 0 where ignored; with gradients (`linear_token_nats`)."""
         weight, bias = self._head_map()
-        nats_N = linear_token_nats(x_BTD.flatten(0, 1), weight, bias, targets_BT.flatten(), self.spec.head.soft_cap)
-        return nats_N.view(targets_BT.shape)
+        x_ND, targets_N, soft_cap = x_BTD.flatten(0, 1), targets_BT.flatten(), self.spec.head.soft_cap
+        places_M = _counted_places(targets_N)
+        if places_M is None:
+            return linear_token_nats(x_ND, weight, bias, targets_N, soft_cap).view(targets_BT.shape)
+        nats_M = linear_token_nats(x_ND[places_M], weight, bias, targets_N[places_M], soft_cap)
+        return nats_M.new_zeros(len(targets_N)).index_put((places_M,), nats_M).view(targets_BT.shape)
 
     def values(self, x_BTD: Tensor) -> Tensor:
         """The value of the text up to each token, from the output of `hidden`, `[B, T, D] -> [B, T]` in float32."""
@@ -396,6 +398,17 @@ class Decoder(nn.Module):
         if self.head is None:
             return self.embedding.tokens.weight, None
         return self.head.weight, self.head.bias
+
+
+def _counted_places(targets_N: Tensor) -> Tensor | None:
+    """The places of targets that are not ignored, so that no logits are computed for others; None: all, or none.
+
+    None on a GPU as well, which would have to wait for their number.
+    """
+    if targets_N.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    places_M = (targets_N != IGNORE_INDEX).nonzero().flatten()
+    return places_M if 0 < len(places_M) < len(targets_N) else None
 
 
 def decoder_with_weights(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:

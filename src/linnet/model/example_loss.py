@@ -3,7 +3,11 @@
 A causal decoder reads a row as it is. With `prefix` in its description the tokens of a row's prefix see all of one
 another. With an encoder, the encoder reads the prefix, and the decoder begins with its last token.
 
-Shapes: `B` batch, `T` tokens of the longest row, `S` of the longest prefix, `U` of the longest rest.
+Rows of different lengths are read without what fills them up, one behind the other as documents (`JoinedRows`), where
+no layer can tell the difference.
+
+Shapes: `B` batch, `T` tokens of the longest row, `S` of the longest prefix, `U` of the longest rest, `M` tokens of all
+rows up to their last labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +20,9 @@ from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder, Inputs
 from linnet.ops.cross_entropy import IGNORE_INDEX, SummedLoss, TokenLosses
 from linnet.ops.distillation import SoftTargets
+
+SAVED = 0.1
+"""The least share of all places that is left out when rows are joined; finding and moving them costs as much."""
 
 
 class DecoderBatch(NamedTuple):
@@ -47,6 +54,10 @@ def example_loss(
     """
     assert weights_BT is None or decoder.encoder is None, "weights of the rest of a row behind its prefix"
     batch = _decoder_batch(decoder, tokens_BT, labels_BT, prefix_lengths)
+    joined = None if document_starts is not None or soft_targets is not None else JoinedRows.of(decoder, batch)
+    if joined is not None:
+        batch, document_starts = DecoderBatch(joined.read(batch.tokens), joined.read(batch.labels)), joined.starts
+        weights_BT = None if weights_BT is None else joined.read(weights_BT)
     loss: SummedLoss = decoder(
         batch.tokens,
         targets=batch.labels,
@@ -59,6 +70,51 @@ def example_loss(
         target_weights=weights_BT,
     )
     return loss
+
+
+class JoinedRows(NamedTuple):
+    """Rows of a batch one behind the other, each up to its last label, as documents of a single row.
+
+    places_M: of the tokens that are read, in `[B, T]` flattened. starts: where rows begin in `[1, M]`.
+    """
+
+    places_M: Tensor
+    starts: tuple[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, decoder: Decoder, batch: DecoderBatch) -> "JoinedRows | None":
+        """None where that saves little, or a layer would see a difference.
+
+        On a GPU the lengths would have to be waited for.
+        """
+        labels_BT, plain = batch.labels, batch.inputs is None and batch.prefixes is None
+        if not plain or labels_BT.device.type != "cpu" or torch.compiler.is_compiling():
+            return None
+        counted_BT = labels_BT != IGNORE_INDEX
+        if bool(counted_BT[:, -1].all()) or not decoder.causal or not _reads_rows_alike(decoder):
+            return None
+        length = labels_BT.shape[1]
+        ends_B = (counted_BT * torch.arange(1, length + 1)).amax(dim=1)
+        places_M = (torch.arange(length) < ends_B[:, None]).flatten().nonzero().flatten()
+        if not 0 < len(places_M) <= (1 - SAVED) * labels_BT.numel():
+            return None
+        ends = ends_B[ends_B > 0].cumsum(dim=0).tolist()
+        return cls(places_M, ((0, *ends[:-1]),))
+
+    def read(self, x_BT: Tensor) -> Tensor:
+        """`[B, T] -> [1, M]`."""
+        return x_BT.flatten()[self.places_M][None]
+
+    def placed(self, x_1MD: Tensor, shape: torch.Size) -> Tensor:
+        """`[1, M, D] -> [B, T, D]`, with zeros where nothing was read. shape: B and T."""
+        width = x_1MD.shape[-1]
+        flat = x_1MD.new_zeros(shape.numel(), width).index_put((self.places_M,), x_1MD[0])
+        return flat.view(*shape, width)
+
+
+def _reads_rows_alike(decoder: Decoder) -> bool:
+    """False if a layer treats a token in training by all tokens of the batch, those that fill rows up included."""
+    return not decoder.training or all(sublayer.traits.same_in_training for sublayer in decoder.sublayers)
 
 
 class ExampleLosses(NamedTuple):
@@ -152,6 +208,11 @@ def _hidden(
     document_starts: Sequence[Sequence[int]] | None = None,
     record: AuxiliaryOutputs | None = None,
 ) -> Tensor:
+    """The output of `Decoder.hidden`, `[B, U, D]`; anything behind the last label of a row."""
+    joined = None if document_starts is not None else JoinedRows.of(decoder, batch)
+    if joined is not None:
+        hidden_1MD = decoder.hidden(joined.read(batch.tokens), documents=joined.starts, record=record)
+        return joined.placed(hidden_1MD, batch.labels.shape)
     memory = None if batch.inputs is None else decoder.encode(*batch.inputs, record)
     return decoder.hidden(
         batch.tokens, documents=document_starts, prefixes=batch.prefixes, memory=memory, record=record

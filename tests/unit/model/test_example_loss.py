@@ -4,14 +4,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from linnet.model import example_loss as example_loss_module
 from linnet.model.decoder import Decoder
-from linnet.model.example_loss import example_logits, example_loss, example_nats, example_values, split_prefixes
+from linnet.model.example_loss import (
+    DecoderBatch,
+    JoinedRows,
+    example_logits,
+    example_loss,
+    example_nats,
+    example_values,
+    split_prefixes,
+)
 from linnet.model.spec import ModelSpec
 from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.ops.distillation import SoftTargets
 
 END = 0
 ROWS = [([3, 4, 5], [6, 7]), ([8], [9, 3, 4, 5]), ([5, 6, 7, 8, 9], [3])]
+UNEVEN_ROWS = [([3], [4]), ([5, 6, 7, 8, 9], [3, 4, 5]), ([8], [9, 3])]
 LAYER = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
 KINDS = {
     "causal": {"blocks": [{**LAYER, "repeat": 2}]},
@@ -123,3 +133,70 @@ def test_the_value_of_a_row_is_that_of_its_last_token_alone(decoder: Decoder):
     found.values_B.sum().backward()
     gradients = (parameter.grad for block in decoder.blocks for parameter in block.parameters())
     assert all(gradient is not None and gradient.any() for gradient in gradients)
+
+
+def _found(decoder: Decoder, tokens: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Losses and values of rows, and the gradients of their sums."""
+    weights = torch.linspace(0.5, 1.5, labels.numel(), dtype=torch.float64).view(labels.shape)
+    found = {
+        "sum": example_loss(decoder, tokens, labels, weights_BT=weights).total,
+        "nats": example_nats(decoder, tokens, labels),
+        "values": example_values(decoder, tokens, labels).values_B,
+    }
+    parameters = [each for each in decoder.parameters() if each.requires_grad]
+    for name, value in list(found.items()):
+        gradients = torch.autograd.grad(value.sum(), parameters, allow_unused=True, materialize_grads=True)
+        found |= {f"{name} {number}": gradient for number, gradient in enumerate(gradients)}
+    return found
+
+
+def _with_mixer(mixer: dict, feed_forward: dict | None = None, **fields: object) -> Decoder:
+    block = {"mixer": mixer, "feed_forward": feed_forward or LAYER["feed_forward"], "repeat": 2}
+    plain = {
+        "vocab_size": 10,
+        "d_model": 16,
+        "context_length": 32,
+        "head": {"value": True},
+        "blocks": [block],
+        **fields,
+    }
+    torch.manual_seed(0)
+    return Decoder(ModelSpec.parse(plain, "test")).double()
+
+
+@pytest.mark.parametrize(
+    ("mixer", "fields"),
+    [
+        ({"kind": "attention", "heads": 2}, {}),
+        ({"kind": "attention", "heads": 2}, {"embedding": {"positions": "learned"}}),
+        ({"kind": "gated_delta", "heads": 2}, {}),
+    ],
+    ids=["rotary", "learned positions", "recurrent"],
+)
+def test_rows_are_read_without_what_fills_them_up(mixer: dict, fields: dict, monkeypatch: pytest.MonkeyPatch):
+    decoder, read = _with_mixer(mixer, **fields), list[tuple[int, ...]]()
+    tokens, labels, _ = rows_of(UNEVEN_ROWS)
+    tokens, labels = torch.cat([tokens, tokens[:1]]), torch.cat([labels, torch.full_like(labels[:1], IGNORE_INDEX)])
+    tokens[0, 4:] = 9  # is behind the last label, and of no row
+    hidden = Decoder.hidden
+
+    def spied(self: Decoder, tokens_BT: Tensor, *arguments: object, **named: object) -> Tensor:
+        read.append(tuple(tokens_BT.shape))
+        return hidden(self, tokens_BT, *arguments, **named)
+
+    monkeypatch.setattr(Decoder, "hidden", spied)
+    joined = _found(decoder, tokens[:3], labels[:3]), example_nats(decoder, tokens, labels)
+    assert read == 3 * [(1, 4 + 10 + 5)] + [(1, 4 + 10 + 5)]
+    monkeypatch.setattr(example_loss_module, "SAVED", 1.0)
+    padded = _found(decoder, tokens[:3], labels[:3]), example_nats(decoder, tokens, labels)
+    assert read[4:] == 3 * [(3, 10)] + [(4, 10)]
+    torch.testing.assert_close(joined, padded)
+    assert not joined[1][3].any(), "a row without a label"
+
+
+def test_rows_are_padded_where_a_layer_treats_tokens_in_training_by_all_of_a_batch():
+    experts = {"kind": "experts", "experts": 4, "top_k": 2, "hidden": 8, "capacity": 1.0}
+    decoder = _with_mixer(LAYER["mixer"], experts)
+    batch = DecoderBatch(*rows_of(UNEVEN_ROWS)[:2])
+    assert JoinedRows.of(decoder, batch) is None
+    assert JoinedRows.of(decoder.eval(), batch) is not None

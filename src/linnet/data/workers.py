@@ -122,9 +122,10 @@ def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers
             while running:
                 yield running.popleft().result()
         except BrokenProcessPool:
-            raise ChildProcessError(
-                f"{_lost_process(started)} from outside; fewer --workers need less memory"
-            ) from None
+            lost = _lost_process(started)
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()  # one that was starting meanwhile, which the pool would wait for
+            raise ChildProcessError(f"{lost} from outside; fewer --workers need less memory") from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -134,3 +134,37 @@ def test_workers_leave_the_interrupt_to_the_process_that_started_them():
 def test_a_worker_that_is_killed_ends_the_run_and_is_named():
     with pytest.raises(ChildProcessError, match=r"^worker process \d+ was ended by SIGKILL from outside"):
         list(map_in_order(signal.raise_signal, [signal.SIGKILL] * 2, workers=2))
+
+
+MISSED = """
+import signal, sys, time
+from pathlib import Path
+from linnet.data.workers import map_in_order
+
+begun, finished = map(Path, sys.argv[1:])
+
+def work(batch):
+    if batch == "stays":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        begun.touch()
+        time.sleep(20)
+        finished.touch()
+    while not begun.exists():
+        time.sleep(0.01)
+    signal.raise_signal(signal.SIGKILL)
+
+if __name__ == "__main__":
+    try:
+        list(map_in_order(work, ["stays", "dies"], workers=2))
+    except ChildProcessError as error:
+        print(error)
+"""
+
+
+def test_a_worker_that_the_pool_does_not_end_is_not_waited_for(tmp_path):
+    """One that starts while another is killed is missed by the pool, like this one that takes no SIGTERM."""
+    (tmp_path / "program.py").write_text(MISSED)
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "begun"), str(tmp_path / "finished")]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    assert "was ended by SIGKILL" in done.stdout
+    assert not (tmp_path / "finished").exists()

@@ -10,8 +10,11 @@ import numpy as np
 import torch
 
 from linnet.core.errors import UserError
+from linnet.data.chat_template import ChatTemplate
 from linnet.data.loader import Batch, Batches
+from linnet.data.prepare_conversations import SPECIAL_TOKENS
 from linnet.data.prepare_prompts import rows_of
+from linnet.data.prompts import ChatPrompt
 from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.evaluation.statistics import mean
@@ -65,10 +68,13 @@ class RolloutBatches:
 
 
 class Prompts:
-    """The prompts of a split: their tokens and their lines."""
+    """The prompts of a split: their tokens and their lines, and how those go on whose answers call tools."""
 
     def __init__(self, data: TokenData, side: Split, longest: int) -> None:
         """`UserError` for a prompt of more than `longest` tokens."""
+        settings = data.manifest.settings
+        self._template = ChatTemplate(settings["chat_template"], str(data.folder), settings.get(SPECIAL_TOKENS, {}))
+        self._tokenizer = data.tokenizer.parsing_special()
         self.lines = rows_of(data, side)
         sequence = data.split(side)
         starts = sequence.document_starts.tolist()
@@ -78,6 +84,20 @@ class Prompts:
             if len(tokens) > longest:
                 accepted = f"at most {longest:,}, the context less training.grpo.max_tokens"
                 raise UserError(f"{line.place}: a prompt of {len(tokens):,} tokens; expected {accepted}")
+
+    def told(self, line: ChatPrompt, further: ChatPrompt, stop: int) -> list[int] | None:
+        """The tokens between the stop token of an answer that calls tools and the next answer: results, as printed.
+
+        further: `line` with the answer and the results behind it. None if the template does not print this stop token
+        behind the answer, so that the conversation would go on otherwise than the model wrote it.
+        """
+        before, behind = (
+            self._template.render([turn.as_dict() for turn in each.messages], True, **each.variables)
+            for each in (line, further)
+        )
+        name = self._tokenizer.token_name(stop)
+        place = behind.find(name, len(before)) if behind.startswith(before) else -1
+        return None if place < 0 else self._tokenizer.encode(behind[place + len(name) :])
 
 
 def pass_rates(groups: Sequence[Sequence[Judgement]]) -> dict[str, Any]:

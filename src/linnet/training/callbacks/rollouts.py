@@ -19,20 +19,17 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch, evenly_spaced
 from linnet.data.token_data import TokenData
-from linnet.inference.engine import Engine
-from linnet.inference.sampling import Sampling
-from linnet.inference.streams import Event, Request, Stream
-from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_nats
 from linnet.present.progress import Advance, progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
+from linnet.training.drawn_answers import DrawnAnswer, PendingAnswer, draw
 from linnet.training.initialization import initial_decoder
 from linnet.training.lora import trains_parts_alone, without_parts
 from linnet.training.objective_figures import prompts_text
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
-from linnet.training.rewards import Judgement, Rewards
+from linnet.training.rewards import Rewards
 from linnet.training.rollout_batches import Prompts, RolloutBatches, pass_rates
 from linnet.training.spec import RunSpec
 
@@ -41,28 +38,6 @@ AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 
 _HELD_OUT = 1
 """In the seeds of answers to held-out prompts; those of a rollout have 0 there."""
-
-
-@dataclass(frozen=True)
-class DrawnAnswer:
-    """One drawn answer.
-
-    tokens: of prompt and answer, with the stop token at the end; prompt: how many are the prompt's. nats: `-log q` of
-    the answer's tokens as the engine has it, the stop token left out. cut: the answer reached the longest length.
-    passed: whether it does; None where nothing says so.
-    """
-
-    tokens: list[int]
-    prompt: int
-    nats: list[float]
-    reward: float
-    cut: bool
-    passed: bool | None = None
-
-    @property
-    def judgement(self) -> Judgement:
-        """What it earned, and whether it passes."""
-        return Judgement(self.reward, self.passed)
 
 
 @dataclass
@@ -171,38 +146,15 @@ class Rollouts(Callback):
         advance: Advance = lambda *_: None,
     ) -> list[DrawnAnswer]:
         """`group` answers to each of some prompts, drawn from the model's own probabilities by the engine."""
-        engine = Engine(
-            decoder, vocab_size=self._tokenizer.vocab_size, max_batch=max(1, len(numbers) * group), chunk_tokens=None
-        )
-        streams, of = list[Stream](), list[int]()
-        for number, seed in zip(numbers, seeds, strict=True):
-            prompt = prompts.tokens[number]
-            requests = [
-                Request(
-                    prompt, self._spec.max_tokens, Sampling(temperature=1.0, seed=seed + place),
-                    stop_ids=self._tokenizer.end_ids, logprobs=0, keep_state=False,
-                )
-                for place in range(group)
-            ]  # fmt: skip
-            state = decoder.initial_state(1, len(prompt) + self._spec.max_tokens)
-            # Collecting outputs makes every step an ordinary pass: other steps may hold earlier weights.
-            streams += engine.submit_together(requests, state, record=AuxiliaryOutputs(), copies=group)
-            of += [number] * group
-        waiting = list(streams)
-        while engine.step():
-            going = [stream for stream in waiting if stream.finish_reason is None]
-            advance(len(waiting) - len(going))
-            waiting = going
-        events = [list(stream) for stream in streams]
-        texts = [self._tokenizer.decode([event.token for event in each]) for each in events]
-        judged = self._rewards.of([prompts.lines[number] for number in of], texts)
-        return [self._answer(*each) for each in zip(streams, events, judged, strict=True)]
-
-    def _answer(self, stream: Stream, events: list[Event], judged: Judgement) -> DrawnAnswer:
-        answer, ended = [event.token for event in events], stream.finish_reason == "stop"
-        nats = [-event.logprob for event in events if event.logprob is not None]
-        tokens = [*stream.request.prompt, *answer, *([stream.pending[-1]] if ended else [])]
-        return DrawnAnswer(tokens, len(stream.request.prompt), nats, judged.reward, not ended, judged.passed)
+        most = self._spec.max_tokens
+        groups = [
+            [PendingAnswer(prompts.lines[number], prompts.tokens[number], seed + place, most) for place in range(group)]
+            for number, seed in zip(numbers, seeds, strict=True)
+        ]
+        draw(decoder, prompts, groups, self._tokenizer, advance)
+        drawn = [each for alike in groups for each in alike]
+        judged = self._rewards.of([each.line for each in drawn], [each.text for each in drawn])
+        return [each.judged(judgement) for each, judgement in zip(drawn, judged, strict=True)]
 
     @torch.no_grad()
     def _as_batch(self, answers: list[DrawnAnswer], drawn_BT: Tensor | None = None) -> Batch:
@@ -213,6 +165,8 @@ class Rollouts(Callback):
         for row, answer in enumerate(answers):
             tokens[row, : len(answer.tokens)] = torch.tensor(answer.tokens)
             weights[row, answer.prompt - 1 : len(answer.tokens) - 1] = True
+            for first, last in answer.told:
+                weights[row, first - 1 : last - 1] = False
         rewards_B = torch.tensor([answer.reward for answer in answers], dtype=torch.float64)
         extras = {REWARD: rewards_B, CUT: torch.tensor([float(answer.cut) for answer in answers])}
         extras[ADVANTAGE] = advantages(rewards_B, self._spec.group, self._spec.scale_by_std)
@@ -249,9 +203,10 @@ class Rollouts(Callback):
         """`UserError` if the engine drew tokens from other probabilities than those of the training pass."""
         apart = 0.0
         for answer, drawn_T in zip(answers, drawn_BT, strict=True):
-            by_engine = torch.tensor(answer.nats, dtype=torch.float64)
-            by_pass = drawn_T[answer.prompt - 1 : answer.prompt - 1 + len(by_engine)]
-            apart = max(apart, float((by_pass - by_engine).abs().max()) if len(by_engine) else 0.0)
+            known = {place: nats for place, nats in enumerate(answer.nats, answer.prompt - 1) if nats is not None}
+            by_engine = torch.tensor(list(known.values()), dtype=torch.float64)
+            by_pass = drawn_T[list(known)]
+            apart = max(apart, float((by_pass - by_engine).abs().max()) if known else 0.0)
         if apart > AGREEMENT[self._dtype]:
             problem = f"tokens were drawn from probabilities that are {apart:.2g} nats from those of a training pass"
             raise UserError(f"training.grpo: {problem}; expected at most {AGREEMENT[self._dtype]:g}")

@@ -1,0 +1,137 @@
+"""Answers whose calls of tools are run while they are drawn: what tools tell is read and not learned."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from runs_alike import same
+
+import linnet
+from linnet.data.chat_template import CHAT_TEMPLATE
+from linnet.data.conversations import ChatTurn
+from linnet.data.loader import Batch
+from linnet.data.prompts import ChatPrompt
+from linnet.data.token_data import TokenData
+from linnet.data.tokenizer import Tokenizer
+from linnet.data.tools import CALCULATOR_ALONE
+from linnet.model.decoder import Decoder
+from linnet.model.store import write_model
+from linnet.training.callbacks import Callback
+from linnet.training.drawn_answers import PendingAnswer, draw
+from linnet.training.rollout_batches import Prompts
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+)
+TOLD = "U:36A:"
+GRPO = {"group": 4, "max_tokens": 24, "held_out": 4}
+TRAINING = {
+    "steps": 4, "batch_size": 4, "precision": "float32", "log": {"every": 1}, "evaluate": {"every": 2},
+    "checkpoint": {"every": 2}, "schedule": {"kind": "constant", "warmup_steps": 0}, "optimizer": {"lr": 1e-2},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what takes time and changes no run; answers that begin with `b` count as calls of a tool."""
+
+    def continued(self: ChatPrompt, answer: str, tools=CALCULATOR_ALONE) -> ChatPrompt | None:
+        if not self.tool_rounds or not answer.startswith("b"):
+            return None
+        turns = (*self.messages, ChatTurn("assistant", answer), ChatTurn("tool", "36"))
+        return replace(self, messages=turns, tool_rounds=self.tool_rounds - 1)
+
+    monkeypatch.setattr(ChatPrompt, "continued", continued)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_model) -> Path:
+    """`chat`, a model that writes one of a few letters or ends, and `prompts.jsonl`."""
+    folder = tmp_path_factory.mktemp("tools")
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train("bytes", [])
+    decoder = Decoder(tiny_model(context_length=48, head={"tied": False, "norm": {"kind": "rms"}, "bias": True}))
+    with torch.no_grad():
+        decoder.head.bias.fill_(-30.0)
+        decoder.head.bias[[*b"abc", tokenizer.end_id]] = 0.0
+    write_model(folder / "chat", decoder, tokenizer, {})
+    (folder / "chat" / CHAT_TEMPLATE).write_text(TEMPLATE)
+    checker = {"kind": "begins_with", "text": "a"}
+    rows = [{"prompt": f"q{n}", "checker": checker, "tool_rounds": 2} for n in range(100)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    linnet.train(
+        folder / "run", start_from=folder / "chat", prompts=folder / "prompts.jsonl",
+        training={**TRAINING, "steps": 1, "grpo": GRPO},
+    )  # fmt: skip
+    return folder
+
+
+def drawn_of(folder: Path, most: int, seed: int = 5) -> list[PendingAnswer]:
+    data = TokenData.open(folder / "run" / "prompts")
+    prompts = Prompts(data, "train", 40)
+    groups = [
+        [PendingAnswer(prompts.lines[n], prompts.tokens[n], seed + 16 * n + place, most) for place in range(8)]
+        for n in range(4)
+    ]
+    draw(linnet.load(folder / "chat").decoder.eval(), prompts, groups, data.tokenizer)
+    return [each for group in groups for each in group]
+
+
+def test_an_answer_goes_on_behind_what_the_tool_told(folder: Path):
+    tokenizer = linnet.load(folder / "chat").tokenizer
+    rounds = set()
+    for each in drawn_of(folder, 40):
+        written = "".join(tokenizer.token_name(t) if t == tokenizer.end_id else chr(t) for t in each.tokens)
+        parts = written.removeprefix("<|end|>").split(TOLD)
+        begin, *others = parts
+        first = begin.split("A:")[1]
+        assert len(each.told) == len(others) and len(each.tokens) <= each.prompt + 40
+        answers = [first, *others]
+        assert all(part.startswith("b") and part.endswith("<|end|>") for part in answers[:-1])
+        assert each.text == answers[-1].removesuffix("<|end|>") and each.cut == (not written.endswith("<|end|>"))
+        for start, stop in each.told:
+            assert "".join(map(chr, each.tokens[start:stop])) == TOLD
+            assert each.nats[start - each.prompt - 1 : stop - each.prompt] == [None] * (1 + len(TOLD))
+        assert len(each.nats) + each.prompt == len(each.tokens) - (not each.cut)
+        roles = [turn.role for turn in each.line.messages]
+        assert roles == ["user", *["assistant", "tool"] * len(others)]
+        rounds.add(len(others))
+    assert rounds == {0, 1, 2}
+
+
+def test_results_that_do_not_fit_end_an_answer(folder: Path):
+    found = drawn_of(folder, 8)
+    assert max(len(each.tokens) - each.prompt for each in found) <= 8
+    called = [each for each in found if each.text.startswith("b") and not each.told and each.line.tool_rounds == 2]
+    assert called and all(each.cut for each in called)
+
+
+def test_told_tokens_do_not_count_and_a_stopped_run_resumes_bit_for_bit(folder: Path, tmp_path: Path):
+    seen = list[Batch]()
+
+    class Look(Callback):
+        def after_update(self, result) -> None:
+            seen.extend(each.batches.current[key] for each in self.context.callbacks
+                        if each.name == "rollouts" for key in each.batches.current)  # fmt: skip
+
+    given = {"start_from": folder / "chat", "prompts": folder / "prompts.jsonl"}
+    training = {**TRAINING, "grpo": {**GRPO, "updates": 3}}
+    straight = linnet.train(tmp_path / "straight", **given, training=training, callbacks=[Look()])
+    for batch in seen:
+        for tokens, counted in zip(batch.tokens.tolist(), batch.weights.tolist(), strict=True):
+            learned = {tokens[place + 1] for place in range(len(tokens) - 1) if counted[place]}
+            assert not learned & set(b"36U:")
+    assert any(ord("3") in row for batch in seen for row in batch.tokens.tolist())
+    linnet.train(tmp_path / "parts", **given, training={**training, "steps": 2})
+    assert same(linnet.train(tmp_path / "parts", training={"steps": 4}).folder, straight.folder)
+
+
+def test_a_stop_token_that_the_template_does_not_print_ends_the_conversation(folder: Path):
+    prompts = Prompts(TokenData.open(folder / "run" / "prompts"), "train", 40)
+    line = prompts.lines[0]
+    further = replace(line, messages=(*line.messages, ChatTurn("assistant", "b"), ChatTurn("tool", "36")))
+    assert bytes(prompts.told(line, further, 256)) == TOLD.encode()
+    assert prompts.told(line, further, ord("z")) is None

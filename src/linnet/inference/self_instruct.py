@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from linnet.core.atomic import atomic_path
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.data.conversations import read_conversations
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
@@ -122,8 +122,8 @@ def self_instruct(
 ) -> SelfInstructReport:
     """Write `count` conversations of one question and one answer, by a model, into a .jsonl file.
 
-    seeds: a file of conversations; of each the first question and its answer count. `UserError` for fewer than two
-    seeds and a file that is there already.
+    seeds: a file of conversations; of each the first question and its answer count, and a note tells how many are too
+    long for the model. `UserError` for fewer than two seeds and a file that is there already.
     """
     spec, out = spec or SelfInstructSpec(), Path(out)
     if out.suffix != ".jsonl":
@@ -133,6 +133,7 @@ def self_instruct(
     tasks = list(_seed_tasks(seeds))
     if len(tasks) < 2:
         raise UserError(f"{seeds}: {len(tasks)} seeds; expected at least 2 conversations with a question and an answer")
+    tasks = _short_tasks(tasks, model, _room(model, spec), str(seeds))
     writer = _Writer(model, tasks, spec, Random(f"linnet self-instruct {seed}"))
     with (
         progress("writing", count, "examples") as advance,
@@ -153,6 +154,25 @@ def self_instruct(
     name = str(model.folder or model.spec.name)
     dropped, examples = dict(writer.dropped), writer.examples
     return SelfInstructReport(name, str(out), count, len(tasks), writer.candidates, len(writer.kept), dropped, examples)
+
+
+def _room(model: LanguageModel, spec: SelfInstructSpec, behind: str = "") -> int:
+    """The tokens of tasks for which the context has room beside what stands `behind` them and an answer."""
+    room = model.spec.context_length
+    return room - min(spec.max_tokens, room // 2) - len(model.prompt_tokens(behind))
+
+
+def _short_tasks(
+    tasks: Sequence[SelfInstructTask], model: LanguageModel, room: int, origin: str
+) -> list[SelfInstructTask]:
+    """The tasks of at most `room` tokens; `UserError` for fewer than two."""
+    found = [task for task in tasks if len(model.tokenizer.encode(task.text)) <= room]
+    context = f"the {room:,} tokens that the model's context of {model.spec.context_length:,} leaves for them"
+    if len(found) < 2:
+        raise UserError(f"{origin}: {len(found)} of {len(tasks):,} seeds fit into {context}; expected at least 2")
+    if left_out := len(tasks) - len(found):
+        note(f"note: {origin}: {left_out:,} of {len(tasks):,} seeds do not fit into {context}, and are left out")
+    return found
 
 
 def _seed_tasks(path: str | Path) -> Iterator[SelfInstructTask]:
@@ -206,20 +226,17 @@ class _Writer:
 
     def _shown(self, behind: str = "") -> str:
         """Tasks for a prompt, drawn afresh and in any order, that leave room for what stands `behind` and an answer."""
-        spec, room = self.spec, self.model.spec.context_length
+        spec = self.spec
         tasks = self.rng.sample(self.kept, min(spec.own_tasks, len(self.kept)))
         tasks += self.rng.sample(self.seeds, min(spec.seed_tasks, len(self.seeds)))
         self.rng.shuffle(tasks)
-        left = room - min(spec.max_tokens, room // 2) - len(self.model.prompt_tokens(behind))
+        left = _room(self.model, spec, behind)
         shown = list[str]()
         for task in tasks:
-            left -= len(self.model.tokenizer.encode(task.text))
-            if left < 0:
-                break
-            shown.append(task.text)
-        if not shown and not behind:
-            problem = f"a seed does not fit into half of the model's context of {room:,} tokens"
-            raise UserError(f"{problem}: {tasks[0].instruction[:60]!r}; expected shorter seeds")
+            length = len(self.model.tokenizer.encode(task.text))
+            if length <= left:
+                shown.append(task.text)
+                left -= length
         return "".join(shown).lstrip("\n")
 
     def _judged(self, text: str, passed: Sequence[SelfInstructTask]) -> tuple[SelfInstructTask | None, str]:

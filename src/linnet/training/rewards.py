@@ -2,12 +2,13 @@
 
 import importlib.util
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, one_line
 from linnet.data.prompts import ChatPrompt
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.folder import CONFIG, find_model_folder, weights_file
@@ -50,10 +51,25 @@ class Rewards:
         if self._folder is not None:
             return self._by_model(lines, answers)
         if self._function is not None:
-            found = [float(self._function(dict(line.row), answer)) for line, answer in zip(lines, answers, strict=True)]
+            found = [self._by_function(line, answer) for line, answer in zip(lines, answers, strict=True)]
         else:
             found = [line.judged().score(answer) for line, answer in zip(lines, answers, strict=True)]
         return [Judgement(reward, reward >= 1) for reward in found]
+
+    def _by_function(self, line: ChatPrompt, answer: str) -> float:
+        """What the user's function returns; `UserError` where it fails, or returns no finite number."""
+        assert self._function is not None
+        try:
+            reward = float(self._function(dict(line.row), answer))
+        except (UserError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            problem = f"it failed for the prompt of {line.place}: {type(error).__name__}: {one_line(str(error))}"
+            raise UserError(problem, field="training.grpo.reward", value=self._named) from error
+        if not math.isfinite(reward):
+            problem = f"it returned {reward} for the prompt of {line.place}"
+            raise UserError(problem, field="training.grpo.reward", value=self._named, accepted="a finite number")
+        return reward
 
     def _by_model(self, lines: Sequence[ChatPrompt], answers: Sequence[str]) -> list[Judgement]:
         pairs = list(zip(lines, answers, strict=True))
@@ -107,7 +123,13 @@ def _function_of(named: str) -> Callable[[dict[str, Any], str], float]:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        problem = f"{path} cannot be run: {type(error).__name__}: {one_line(str(error))}"
+        raise UserError(problem, field="training.grpo.reward", value=named) from error
     function = getattr(module, name, None)
     if not inspect.isfunction(function):
         raise UserError(field="training.grpo.reward", value=named, accepted=f"{ACCEPTED}; {path} has no such function")

@@ -99,6 +99,13 @@ def test_texts_are_those_of_the_model_alone(model, seeds):
     assert all("What is" in prompt for prompt in prompts[:1]) and prompts[0].startswith("Task: ")
 
 
+def test_seeds_that_are_too_long_are_left_out_and_counted(model, seeds, tmp_path, scripted, caplog):
+    with seeds.open("a") as file:
+        file.write(json.dumps({"instruction": "Sing " * 100, "output": "La."}) + "\n")
+    assert self_instruct(model, seeds, tmp_path / "own.jsonl", 1).seeds == 3
+    assert "1 of 4 seeds do not fit into the" in caplog.text
+
+
 def test_what_cannot_be_done_is_named(model, tmp_path):
     path = tmp_path / "seeds.jsonl"
     long = {"instruction": "Sing " * 100, "output": "La."}
@@ -106,7 +113,8 @@ def test_what_cannot_be_done_is_named(model, tmp_path):
     with pytest.raises(UserError, match="1 seeds; expected at least 2"):
         self_instruct(model, path, tmp_path / "a.jsonl", 1)
     path.write_text((json.dumps(long) + "\n") * 2)
-    with pytest.raises(UserError, match="does not fit into half of the model's context of 256 tokens"):
+    room = r"the \d+ tokens that the model's context of 256 leaves for them"
+    with pytest.raises(UserError, match=rf"seeds\.jsonl: 0 of 2 seeds fit into {room}; expected at least 2"):
         self_instruct(model, path, tmp_path / "a.jsonl", 1)
     with pytest.raises(UserError, match=r"ends in \.jsonl"):
         self_instruct(model, path, tmp_path / "a.txt", 1)

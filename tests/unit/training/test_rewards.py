@@ -74,6 +74,20 @@ def test_a_reward_may_be_a_function_of_a_file(tmp_path: Path):
             Rewards(GrpoSpec(reward=wrong))
 
 
+def test_a_function_that_fails_is_named_with_the_prompt(tmp_path: Path):
+    path = tmp_path / "reward.py"
+    path.write_text(
+        "def wrong(row, answer):\n    return row['length']\n\n\ndef endless(row, answer):\n    return float('inf')\n"
+    )
+    with pytest.raises(UserError, match=r"reward\.py:wrong: it failed for the prompt of line 2: KeyError: 'length'"):
+        Rewards(GrpoSpec(reward=f"{path}:wrong")).of([UNCHECKED], ["ab"])
+    with pytest.raises(UserError, match="endless: it returned inf for the prompt of line 2; expected a finite number"):
+        Rewards(GrpoSpec(reward=f"{path}:endless")).of([UNCHECKED], ["ab"])
+    path.write_text("import nothing_of_the_kind\n")
+    with pytest.raises(UserError, match=r"reward\.py cannot be run: ModuleNotFoundError: No module named"):
+        Rewards(GrpoSpec(reward=f"{path}:wrong"))
+
+
 def test_a_reward_model_gives_answers_its_value_and_the_checker_says_which_pass(models: Path):
     model = linnet.load(models / "reward")
     values = model.values(["U:qA:b", "U:qA:"])

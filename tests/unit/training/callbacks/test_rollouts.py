@@ -131,6 +131,10 @@ def test_what_does_not_fit_is_named(chat_model: Path, prompts: Path, tmp_path: P
     for wrong, expected in (
         ({"data": tiny_data, "training": {"grpo": {}}}, "training.grpo: .* holds no prompts"),
         ({"data": data, "training": {"grpo": {"max_tokens": 26}}}, "a prompt of 7 tokens; expected at most 6"),
+        (
+            {"data": data, "training": {"grpo": {"max_tokens": 32}}},
+            "max_tokens: 32: expected less than the context",
+        ),
         ({"data": data, "training": {"grpo": {}, "z_loss": 0.1}}, "z_loss: cannot be combined with preference or grpo"),
     ):
         with pytest.raises(UserError, match=expected):

@@ -19,9 +19,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of a kind with its name: `-m "ted and not slow"` (`-k ted` also finds "predicted")."""
     for item in items:
         for value in item.callspec.params.values() if hasattr(item, "callspec") else ():
-            name = value.kind if isinstance(value, SublayerSpec) else value
-            if isinstance(name, str) and (name := name.partition("-")[0]) in KINDS:
-                item.add_marker(name)
+            for one in value if isinstance(value, tuple) else (value,):
+                name = one.kind if isinstance(one, SublayerSpec) else one
+                if isinstance(name, str) and (name := name.partition("-")[0]) in KINDS:
+                    item.add_marker(name)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

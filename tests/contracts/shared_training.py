@@ -1,14 +1,15 @@
 """A few steps with every layer, in one process or in several; run as a program, it prints their losses as JSON.
 
-`python shared_training.py first|every SHARD:PRECISION:OPTIMIZER...`: the first example of each kind or every one;
-SHARD: the number of processes that share one copy of the weights.
+`python shared_training.py first|every SHARD:PRECISION:OPTIMIZER...`: the first example of each kind, several in one
+model, or every one alone; SHARD: the number of processes that share one copy of the weights.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 
 import torch
-from examples import ALL, WIDTH, first_of_its_kind, name_of, randomized
+from examples import ALL, PLACE, WIDTH, first_of_its_kind, name_of, randomized
 
 from linnet.data.loader import Batch
 from linnet.data.pieces import ByteCounts
@@ -26,21 +27,34 @@ from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 
 READING = CrossAttentionSpec.examples()[1]
-SHARED = {"first": [*filter(first_of_its_kind, ALL), READING], "every": [*ALL, READING]}
+TOGETHER = 7
+"""As many kinds are in one model where the first examples are tested."""
+
+
+def in_groups(specs: Sequence[SublayerSpec], size: int) -> list[tuple[SublayerSpec, ...]]:
+    """Those with penalties are apart: their weights are not random. So is the one that needs an encoder."""
+    penalized = [spec for spec in specs if spec.build(PLACE).penalties]
+    others = [spec for spec in specs if spec not in penalized]
+    parts = [part[at : at + size] for part in (others, penalized) for at in range(0, len(part), size)]
+    return [*map(tuple, parts), (READING,)]
+
+
+SHARED = {"first": in_groups([*filter(first_of_its_kind, ALL)], TOGETHER), "every": in_groups(ALL, 1)}
 STEPS = {"first": 2, "every": 3}
 ROWS, LENGTH, VOCABULARY = 4, 12, 11
 PENALTY = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
 OPTIMIZERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muon": {"every": 2}}}
 
 
-def model_of(spec: SublayerSpec) -> ModelSpec:
-    """The sublayer after another one, then twice with shared weights; the head is tied."""
+def model_of(*specs: SublayerSpec) -> ModelSpec:
+    """The sublayers after another one, each then twice with shared weights; the head is tied."""
     plain = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 12}}
-    own = {**plain, "mixer" if isinstance(spec, MixerSpec) else "feed_forward": spec}
-    encoder = None
-    if isinstance(spec, CrossAttentionSpec):
-        own, encoder = {**plain, "cross_attention": spec}, {"blocks": [plain], "norm": {"kind": "rms"}}
-    blocks = [plain, own, {**own, "repeat": 2, "share_weights": True}]
+    blocks, encoder = [plain], None
+    for spec in specs:
+        own = {**plain, "mixer" if isinstance(spec, MixerSpec) else "feed_forward": spec}
+        if isinstance(spec, CrossAttentionSpec):
+            own, encoder = {**plain, "cross_attention": spec}, {"blocks": [plain], "norm": {"kind": "rms"}}
+        blocks += [own, {**own, "repeat": 2, "share_weights": True}]
     settings = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32, "embedding": {"positions": "learned"}}
     return ModelSpec.parse(
         {**settings, "blocks": blocks, "encoder": encoder, "head": {"norm": {"kind": "rms"}}}, "test"
@@ -53,8 +67,12 @@ def batches(step: int) -> list[Batch]:
     return [Batch(part[:, :-1], part[:, 1:], prefix_lengths=(1,) * ROWS) for part in tokens]
 
 
+def names_of(specs: Sequence[SublayerSpec]) -> str:
+    return " ".join(map(name_of, specs))
+
+
 def losses(
-    spec: SublayerSpec,
+    specs: Sequence[SublayerSpec],
     several: Processes = SINGLE_PROCESS,
     precision: str = "float32",
     kind: str = "adamw",
@@ -63,7 +81,7 @@ def losses(
 ) -> list:
     """For each step: nats per token, gradient norm, and the terms of the objective."""
     torch.manual_seed(several.rank)  # the first one's weights are everybody's
-    decoder = Decoder(model_of(spec))
+    decoder = Decoder(model_of(*specs))
     offered = any(sublayer.penalties for sublayer in decoder.sublayers)
     decoder = decoder if offered else randomized(decoder)  # penalties are beyond all bounds with weights so large
     training = TrainingSpec.parse({"parallel": parallel}, "test")
@@ -86,7 +104,7 @@ if __name__ == "__main__":
     with join_processes() as all_of_them:
         found = {}
         for shard, precision, kind in (argument.split(":") for argument in sys.argv[2:]):
-            for example in SHARED[sys.argv[1]]:
-                key = f"{name_of(example)} {shard} {precision} {kind}"
-                found[key] = losses(example, all_of_them, precision, kind, STEPS[sys.argv[1]], shard=int(shard))
+            for examples in SHARED[sys.argv[1]]:
+                key = f"{names_of(examples)} {shard} {precision} {kind}"
+                found[key] = losses(examples, all_of_them, precision, kind, STEPS[sys.argv[1]], shard=int(shard))
         print(json.dumps(found))

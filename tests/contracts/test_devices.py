@@ -11,6 +11,7 @@ from pretended_device import MISTAKE
 SCRIPT = Path(__file__).with_name("pretended_device.py")
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.cpu_only("nothing is computed")
 @pytest.mark.parametrize("which", ["first", pytest.param("every", marks=pytest.mark.slow)])
 def test_all_tensors_are_created_on_the_device(which: str):

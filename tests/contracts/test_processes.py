@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import name_of
-from shared_training import SHARED, STEPS, losses
+from shared_training import SHARED, STEPS, losses, names_of
 from torch import Tensor
 
 from linnet.layers.contract import SublayerSpec
@@ -28,23 +27,22 @@ RUNS = {
 }
 """The number of processes that share a copy of the weights, the precision, the optimizer, and the tolerance.
 
-For the first example of each kind, and (slow) for every one. In float64 rounding errors stay small, and the gradient
-norms (clipped in float32) and the terms of the objective are compared as well. In bfloat16 the gradient of each half of
-the batch is rounded, and then their sum.
+For the first example of each kind, several in one model, and (slow) for every one. In float64 rounding errors stay
+small, and the gradient norms (clipped in float32) and the terms of the objective are compared as well. In bfloat16 the
+gradient of each half of the batch is rounded, and then their sum.
 """
 
 CASES = [
-    pytest.param(which, example, *run, id=f"{which}-{name_of(example)}-{'-'.join(map(str, run[:3]))}", marks=marks)
+    pytest.param(which, examples, *run, id=f"{which}-{names_of(examples)}-{'-'.join(map(str, run[:3]))}", marks=marks)
     for which, marks in (("first", ()), ("every", pytest.mark.slow))
     for run in RUNS[which]
-    for example in SHARED[which]
+    for examples in SHARED[which]
 ]
 
 
 @cache
-def of_one(name: str, precision: str, kind: str, steps: int) -> Tensor:
-    spec = next(spec for spec in SHARED["every"] if name_of(spec) == name)
-    return torch.tensor(losses(spec, precision=precision, kind=kind, steps=steps))
+def of_one(examples: tuple[SublayerSpec, ...], precision: str, kind: str, steps: int) -> Tensor:
+    return torch.tensor(losses(examples, precision=precision, kind=kind, steps=steps))
 
 
 @cache
@@ -58,13 +56,13 @@ def of_two(which: str) -> dict[str, list]:
     return first
 
 
-@pytest.mark.parametrize(("which", "example", "shard", "precision", "kind", "tolerance"), CASES)
+@pytest.mark.parametrize(("which", "examples", "shard", "precision", "kind", "tolerance"), CASES)
 def test_two_processes_give_the_losses_of_one(
-    which: str, example: SublayerSpec, shard: int, precision: str, kind: str, tolerance: float
+    which: str, examples: tuple[SublayerSpec, ...], shard: int, precision: str, kind: str, tolerance: float
 ):
     """With replicated and with sharded weights; for layers and for an encoder-decoder."""
-    found = torch.tensor(of_two(which)[f"{name_of(example)} {shard} {precision} {kind}"])
-    expected = of_one(name_of(example), precision, kind, STEPS[which])
+    found = torch.tensor(of_two(which)[f"{names_of(examples)} {shard} {precision} {kind}"])
+    expected = of_one(examples, precision, kind, STEPS[which])
     if precision != "float64":
         found, expected = found[:, 0], expected[:, 0]
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)

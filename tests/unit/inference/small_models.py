@@ -13,15 +13,18 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
 EXAMPLES = [spec for kind in MIXERS.values() for spec in kind.examples()]
+OWN_WAYS = {"plga": 4, "ted": 3}
+"""Kinds of which another example keeps the past in another way: a fixed operator; keys and a convolution."""
+
 CASES = [
     pytest.param(
         spec,
         id=f"{spec.kind}-{index}",
-        marks=() if spec.kind in ("plga", "ted") or spec == type(spec).examples()[0] else pytest.mark.slow,
+        marks=() if type(spec).examples().index(spec) in (0, OWN_WAYS.get(spec.kind)) else pytest.mark.slow,
     )
     for index, spec in enumerate(EXAMPLES)
 ]
-"""Every example; those of kinds without ways of their own to keep the past, but for the first, as slow tests."""
+"""Every example; all but the first, and those that keep the past in another way, as slow tests."""
 VOCABULARY = 23
 
 

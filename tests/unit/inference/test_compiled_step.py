@@ -147,8 +147,7 @@ def test_the_captured_step_has_every_precision(mixer: MixerSpec, precision: str)
 
 @torch.inference_mode()
 @pytest.mark.skipif(library(torch.device("cpu")) is None, reason="no compiler, or another processor")
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize(("precision", "rows"), [("float32", 1), ("bfloat16", 3), ("int8", 3), ("int4", 1)])
 def test_a_graph_has_native_products_and_attention_of_every_precision(precision: str, rows: int):
     decoder = small_decoder(EXAMPLES[1]).float()  # maps with biases
     convert_weights(decoder, precision)
@@ -168,8 +167,7 @@ def test_a_graph_has_native_products_and_attention_of_every_precision(precision:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("mixer", [MAMBA2, GATED_DELTA], ids=lambda mixer: mixer.kind)  # with and without a bias
+@pytest.mark.parametrize(("mixer", "rows"), [(MAMBA2, 3), (GATED_DELTA, 1)], ids=["bias", "no bias"])
 def test_a_graph_has_sums_of_products_for_convolutions(mixer: MixerSpec, rows: int):
     decoder = small_decoder(mixer).float()
     state = compiled_step.example_state(decoder, rows, [{"kind": "full"}] * len(decoder.mixers))

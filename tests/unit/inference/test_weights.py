@@ -47,7 +47,7 @@ needs_packed_bfloat16 = pytest.mark.skipif(
 )
 
 
-SEEDS = range(5)
+SEEDS = range(3)
 """Of models, whose errors a test takes the median of."""
 
 

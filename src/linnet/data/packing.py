@@ -130,7 +130,7 @@ def packed(pieces: Pieces, context_length: int, random: np.random.Generator) -> 
     windows_P = random.permutation(count)[windows_P]
     order = _stable_order(windows_P)  # within a window as they were shuffled
     chosen = shuffled[order]
-    bounds = np.searchsorted(windows_P[order], np.arange(count + 1))
+    bounds = np.append(0, np.cumsum(np.bincount(windows_P, minlength=count)))
     return PackedWindows(Pieces(pieces.starts_P[chosen], pieces.lengths_P[chosen]), bounds)
 
 

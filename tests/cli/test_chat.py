@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from linnet.cli.chat import Conversation, announcement, tool_options
+from linnet.cli.chat import Conversation
 from linnet.cli.main import main
+from linnet.cli.text_options import ToolOptions
 from linnet.core.errors import UserError
 from linnet.data.chat_setup import CONTROL_TOKENS, OWN_TEMPLATE
 from linnet.data.chat_template import ChatTemplate
@@ -17,6 +18,7 @@ from linnet.data.tools import load_tools
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Event, Request
+from linnet.inference.tool_loop import announced
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
@@ -61,7 +63,7 @@ def conversation(model: LanguageModel, answers: list[str], **settings: Any) -> t
 def test_calls_are_run_and_shown_and_the_model_goes_on(model: LanguageModel, capsys):
     tools = load_tools(["calculator"])
     talk, engine = conversation(model, ["calculator(12 * 3)", "That is 36 pens.", "No."], tools=tools, rounds=4)
-    talk.begin(announcement(tools))
+    talk.messages = announced([], tools)
     talk.say("How many?")
     assert capsys.readouterr().out == "calculator(12 * 3)\n[calculator] 36\nThat is 36 pens.\n"
     assert [message["role"] for message in talk.messages] == ["system", "user", "assistant", "tool", "assistant"]
@@ -92,7 +94,7 @@ def test_the_template_lists_the_functions_of_a_file(model: LanguageModel, tmp_pa
     tools = load_tools([tmp_path / "own.py"])
     call = json.dumps({"name": "add", "arguments": {"a": 2, "b": 3}})
     talk, engine = conversation(model, [f"<tool_call>{call}</tool_call>", "5"], tools=tools, rounds=1)
-    talk.begin(announcement(tools))
+    assert announced([], tools) == []
     talk.say("?")
     assert engine.prompts[0].startswith("<|im_start|>system<|im_sep|>Tools:\n{") and '"The sum."' in engine.prompts[0]
     assert talk.messages[2] == {"role": "tool", "name": "add", "content": "5"}
@@ -110,4 +112,4 @@ def test_rounds_need_tools(model: LanguageModel, tmp_path: Path, capfd):
     write_model(tmp_path / "m", model.decoder, model.tokenizer, {})
     assert main(["chat", str(tmp_path / "m"), "--tool-rounds", "2"]) == 2
     assert "--tool-rounds 2: expected --tools beside it" in capfd.readouterr().err
-    assert tool_options(["calculator"], None)[1] == 4 and tool_options(None, None) == (None, 0)
+    assert ToolOptions(["calculator"]).load()[1] == 4 and ToolOptions().load() == (None, 0)

@@ -19,7 +19,7 @@ from linnet.cli.main import main
 from linnet.core.errors import LOG
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.beams import BeamSearch
-from linnet.inference.language_model import load
+from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Precision
 from linnet.layers.cache_policy import RecalibratingCache
@@ -499,3 +499,19 @@ def test_a_search_of_an_encoder_decoder_has_its_settings(
         assert asked[-2:] == [(3, penalty, stopping)] * 2
     assert main(typed) == 0
     assert asked[-1] == (3, 1.0, False)
+
+
+def test_generate_prints_the_conversation_or_its_messages(model, capfd, monkeypatch):
+    answers = iter(["calculator(12 * 3)", "calculator(36 + 1)", "That is 37."])
+    monkeypatch.setattr(LanguageModel, "stream", lambda *_, **__: iter([next(answers)]))
+    words = ["generate", model, "--prompt", "How many?", "--tools", "calculator", "--max-tokens", "30"]
+    assert main([*words, "--tool-rounds", "1", "--seed", "7"]) == 0
+    assert capfd.readouterr().out == "calculator(12 * 3)\n[calculator] 36\ncalculator(36 + 1)\n"
+    assert main([*words, "--json", "--seed", "7"]) == 0
+    messages = json.loads(capfd.readouterr().out)["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
+    for option in (["--n", "2"], ["--stop", "a"], ["--ignore-eos"], ["--prompt-lookup", "4"]):
+        assert main([*words, *option]) == 2
+        assert "a conversation has no such option" in capfd.readouterr().err
+    assert main([*words[:4], "--tool-rounds", "2"]) == 2
+    assert "--tool-rounds 2: expected --tools beside it" in capfd.readouterr().err

@@ -11,7 +11,8 @@ import typer
 
 from linnet.cli.console import note, notes_after_text
 from linnet.cli.generate import SamplingOptions
-from linnet.cli.options import Precision, ToolNames, ToolRounds, with_option_groups
+from linnet.cli.options import Precision, with_option_groups
+from linnet.cli.text_options import ToolOptions
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ def chat(
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
     *,
     choice: SamplingOptions,
-    tools: ToolNames = None,
-    tool_rounds: ToolRounds = None,
+    calling: ToolOptions,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
 ) -> None:
@@ -79,15 +79,17 @@ def chat(
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import load
     from linnet.inference.prefix_store import PrefixStore
+    from linnet.inference.tool_loop import announced
 
     loaded = load(model, device, precision).parsing_special()
     template = loaded.chat_template
     if template.is_plain:
         note(f"{model}: no chat template: the conversation is read as a plain transcript")
     engine = Engine(loaded.decoder, vocab_size=loaded.tokenizer.vocab_size, prefixes=PrefixStore(KEPT_BYTES))
-    own, rounds = tool_options(tools, tool_rounds)
-    conversation = Conversation(loaded, template, engine, choice.sampling(), max_tokens, own, rounds)
-    conversation.begin(system or announcement(own))
+    tools, rounds = calling.load()
+    conversation = Conversation(loaded, template, engine, choice.sampling(), max_tokens, tools, rounds)
+    conversation.begin(system)
+    conversation.messages = announced(conversation.messages, tools)
     for line in _lines():
         try:
             if not line.startswith("/"):
@@ -96,28 +98,6 @@ def chat(
                 return
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
-
-
-def tool_options(named: list[str] | None, rounds: int | None) -> "tuple[Tools | None, int]":
-    """The tools that were named, and the number of rounds of calls; `UserError` for rounds without tools."""
-    from linnet.data.tools import MAX_ROUNDS, load_tools
-
-    if not named:
-        if rounds is not None:
-            raise UserError(field="tool_rounds", value=rounds, accepted="--tools beside it")
-        return None, 0
-    return load_tools(named), MAX_ROUNDS if rounds is None else rounds
-
-
-def announcement(tools: "Tools | None") -> str:
-    """The system message that tells of the calculator, as the story world does; empty without it."""
-    from linnet.data.tools import CALCULATOR
-
-    if tools is None or CALCULATOR not in tools.functions:
-        return ""
-    from linnet.stories.instructions.facts import TOOL
-
-    return TOOL
 
 
 def _lines() -> Iterator[str]:
@@ -203,7 +183,7 @@ class Conversation:
         from linnet.inference.streams import Request
         from linnet.inference.text_events import TextEvents
 
-        prompt = self.model.prompt_tokens(self._rendered())
+        prompt = self.model.prompt_tokens(self._text())
         stream = self.engine.submit(
             Request(prompt, self.max_tokens, self.sampling, self.model.tokenizer.end_ids, keep_state=False)
         )
@@ -225,11 +205,11 @@ class Conversation:
         self.sampling = replace(self.sampling, seed=(self.sampling.seed or 0) + 1)
         return answer + rest, is_whole
 
-    def _rendered(self, add_generation_prompt: bool = True) -> str:
+    def _text(self, add_generation_prompt: bool = True) -> str:
         """The text of the conversation, in which the template may list the tools."""
-        described = () if self.tools is None else self.tools.described
-        variables = {"tools": list(described)} if described else {}
-        return self.template.render(self.messages, add_generation_prompt, **variables)
+        from linnet.inference.tool_loop import render
+
+        return render(self.template, self.messages, self.tools, add_generation_prompt)
 
     def command(self, line: str) -> bool:
         """Do what a command says; False for the one that ends the program."""
@@ -259,7 +239,7 @@ class Conversation:
         elif name == "/load":
             self._load(rest)
         elif name == "/show":
-            print(shown(self._rendered(add_generation_prompt=False)) if self.messages else "")
+            print(shown(self._text(add_generation_prompt=False)) if self.messages else "")
         elif name == "/help":
             width = max(map(len, COMMANDS))
             print("\n".join(f"{command.ljust(width)}  {meaning}" for command, meaning in COMMANDS.items()))

@@ -12,12 +12,13 @@ from typer.core import TyperCommand, TyperOption
 from linnet.cli.console import note, note_replaced, notes_after_text
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Precision, Threads, option, set_threads, with_option_groups
-from linnet.cli.text_options import ContinuationOptions, logprobs_report
+from linnet.cli.text_options import ContinuationOptions, ToolOptions, logprobs_report
 from linnet.core.errors import UserError
 from linnet.core.files import json_safe, read_whole, standard_input
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
+    from linnet.data.tools import Tools
     from linnet.inference.beams import ScoredText
     from linnet.inference.continuation import Completion, Continuation
     from linnet.inference.language_model import LanguageModel
@@ -171,6 +172,7 @@ def generate(
     *,
     next_token: SamplingOptions,
     text: ContinuationOptions,
+    calling: ToolOptions,
     stream: Annotated[bool, typer.Option(help="Print the text while it is generated, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
     precision: Precision = None,
@@ -237,6 +239,11 @@ def generate(
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --best-of 8
 
+    --tools makes --prompt a message of the user in the model's chat template, runs the calls in the answer, and lets
+    the model go on with their results (docs/conversations.md).
+
+    Example: linnet generate runs/chat --prompt "12 boxes of 31 pens: how many?" --tools calculator
+
     --draft and --prompt-lookup change no text, and pause where they lose time; --beams ends at --max-tokens or the end.
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --prompt-lookup 8
@@ -253,6 +260,20 @@ def generate(
     from linnet.inference.weights_gain import convert_and_report
     from linnet.layers.cache_policy import FULL
 
+    tools, rounds = calling.load()
+    if tools is not None:
+        typed = {"--show-context": show_context, "--engine onnx": engine == "onnx", "--input": input_text is not None}
+        typed |= {"--save-state": save_state is not None, "--load-state": load_state is not None}
+        typed |= {"--no-kv-cache": not kv_cache, "--ignore-eos": ignore_eos, "--cache-policy": cache_policy is not None}
+        typed |= {"--calibration": calibration is not None, **_asked_of_a_text(text)}
+        for name in (name for name, is_typed in typed.items() if is_typed):
+            raise UserError("--tools: a conversation has no such option; leave one of them out", field=name)
+        set_threads(threads)
+        BUILDS.enabled = BUILDS.enabled and compiles
+        language_model, sampling = load(model, device, precision), next_token.sampling()
+        messages = [{"role": "user", "content": _read_prompt(prompt)}]
+        _print_conversation(language_model, messages, tools, rounds, max_tokens, sampling, stream, as_json)
+        return
     single = {"--show-context": show_context, "--engine onnx": engine == "onnx"}
     single |= {"--save-state": save_state is not None, "--load-state": load_state is not None}
     text.check(as_json, single | {"--no-kv-cache": not kv_cache})
@@ -364,6 +385,35 @@ def generate(
         note_replaced(save_state)
         session.save(save_state)
         note(f"stream: {save_state}")
+
+
+def _asked_of_a_text(text: ContinuationOptions) -> dict[str, bool]:
+    """Which options of one text differ from their defaults, by name."""
+    usual = vars(ContinuationOptions())
+    return {f"--{field.replace('_', '-')}": value != usual[field] for field, value in vars(text).items()}
+
+
+@notes_after_text()
+def _print_conversation(
+    model: "LanguageModel",
+    messages: list[dict[str, Any]],
+    tools: "Tools",
+    rounds: int,
+    max_tokens: int,
+    sampling: "Sampling",
+    stream: bool,
+    as_json: bool,
+) -> None:
+    """Print what a model answers to messages, with the calls of tools and their results; or all messages as JSON."""
+    from linnet.inference.tool_loop import announced, converse
+
+    pieces = list[str]()
+    show = write if stream and not as_json else pieces.append
+    found = converse(model, messages, tools, max_tokens, sampling, rounds, show)
+    if as_json:
+        write_json({"messages": [*announced(messages, tools), *found], "seed": sampling.seed})
+    else:
+        write("".join(pieces))
 
 
 def _beam_settings(text: ContinuationOptions, next_token: SamplingOptions, sampling: "Sampling") -> dict[str, Any]:

@@ -60,15 +60,6 @@ LongConversationsChoice = Annotated[
         "behind the last answer that fits. Default of linnet train: refuse; linnet prepare leaves it to linnet train.",
     ),
 ]
-ToolNames = Annotated[
-    list[str] | None,
-    option(
-        "calculator|FILE.py", "Tools that the model may call: a calculator, or the functions of a file (repeatable)."
-    ),
-]
-ToolRounds = Annotated[
-    int | None, option("N", "With --tools: how often the model may call them before it answers. Default: 4.", min=1)
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=20, max=MAX_RESAMPLES, metavar="N", help="Resamples behind the intervals.")

@@ -11,6 +11,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_whole
 
 if TYPE_CHECKING:
+    from linnet.data.tools import Tools
     from linnet.inference.beams import EarlyStopping
     from linnet.inference.constrained import Constraint
     from linnet.inference.text_events import TextEvent, TokenChoice
@@ -132,6 +133,29 @@ class ContinuationOptions:
             "--prompt-lookup": self.prompt_lookup != 0,
             "--beams": self.beams is not None,
         }
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """The tools that a model may call while it answers."""
+
+    tools: Annotated[
+        list[str] | None,
+        option("calculator|FILE.py", "Tools that the model may call: a calculator, a file's functions (repeatable)."),
+    ] = None
+    tool_rounds: Annotated[
+        int | None, option("N", "With --tools: how often the model may call them before it answers. Default: 4.", min=1)
+    ] = None
+
+    def load(self) -> "tuple[Tools | None, int]":
+        """The tools that were named, and the number of rounds of calls; `UserError` for rounds without tools."""
+        from linnet.data.tools import MAX_ROUNDS, load_tools
+
+        if not self.tools:
+            if self.tool_rounds is not None:
+                raise UserError(field="tool_rounds", value=self.tool_rounds, accepted="--tools beside it")
+            return None, 0
+        return load_tools(self.tools), MAX_ROUNDS if self.tool_rounds is None else self.tool_rounds
 
 
 def _read(path: str, name: str) -> str:

@@ -7,6 +7,9 @@ Deduplication on one core: signatures against datatrove's, records from text to 
 Documents of 400 words are drawn from a vocabulary of 20,000; a tenth are near copies of others. Rates are of the
 process's own processor time, which other programs disturb less than the clock. Needs `pip install 'linnet[data]'`.
 
+The filters of FineWeb on one core, from a file of stories to files of those that stay, against datatrove's filters in
+a chain, which must leave the same documents.
+
 `prepare` with a BPE of 8,192 tokens reads stories, divides and checks them, holds some out and writes shards; the bare
 `tokenizers` library, with the same cores, reads the file, encodes the same documents and writes their ids.
 
@@ -34,6 +37,8 @@ import tokenizers
 import torch
 
 from harness import RESULTS, contest, gate, report
+from linnet.data.clean import clean
+from linnet.data.cleaning_steps import CleaningSpec, simple_tokenizer
 from linnet.data.comparison import DeduplicationSpec, decide, describe
 from linnet.data.loader import Batches
 from linnet.data.minhash import hash_shingles, hash_words, minhash
@@ -47,6 +52,9 @@ from linnet.stories import story
 NEAR_LIMIT, EXACT_LIMIT = 2_000, 50_000
 """Documents a second on one core."""
 
+FILTERS_LIMIT = 0.1
+"""What cleaning may take more than datatrove alone."""
+
 PREPARE_LIMIT, LOADER_LIMIT, OPENING_LIMIT_S = 0.8, 0.01, 2.0
 """Of the bare library's speed; of a step's time; seconds from the import to the first batch."""
 
@@ -54,7 +62,7 @@ STEP_TOKENS_PER_S, BATCH_SIZE, CONTEXT_LENGTH, STEPS = 200_000, 8, 1024, 100
 STEP_S = BATCH_SIZE * CONTEXT_LENGTH / STEP_TOKENS_PER_S
 STORIES_MB, LOADER_STORIES, BPE_TOKENS, SPARSE_BYTES, DOCUMENT_TOKENS = 40, 10_000, 8192, 10_000_000_000, 250
 
-WORDS, VOCABULARY, VALUES, COMPARED = 400, 20_000, 112, 200
+WORDS, VOCABULARY, VALUES, COMPARED, FILTERED_MB = 400, 20_000, 112, 200, 10
 
 COMMAND = r"""
 import json, re, sys, time
@@ -162,6 +170,52 @@ def against_datatrove(texts: list[str], runs: int) -> dict[str, Any]:
         close = abs(estimates[0] - estimates[1]) < 0.02
         gate("datatrove", close, "estimated similarity of near copies {:.3f} and {:.3f}".format(*estimates))
         return {"documents": len(texts), **contest(ours, other, runs, warm_up=0).summary()}
+
+
+def filtered(runs: int, folder: Path) -> dict[str, Any]:
+    """FineWeb's filters from a file to files, on one core: the whole of `clean`, and datatrove's filters in a chain.
+
+    datatrove gets linnet's words and sentences, because its own for English need spaCy, and Python's json.
+    """
+    from datatrove.data import Document
+    from datatrove.pipeline import filters
+
+    file, number, written = folder / "stories.jsonl", 0, 0
+    with file.open("w") as handle:
+        while written < 1_000_000 * FILTERED_MB:
+            text = "\n".join(story(0, 4 * number + place).text for place in range(4))
+            written += handle.write(json.dumps({"text": text}) + "\n")
+            number += 1
+    kinds = ("gopher_repetition", "gopher_quality", "c4", "fineweb_quality")
+    spec = CleaningSpec.parse({"steps": [{"kind": kind} for kind in kinds]}, "steps")
+    words = {"language": simple_tokenizer()}
+    chain = (filters.GopherRepetitionFilter, filters.GopherQualityFilter, filters.C4QualityFilter,
+             filters.FineWebQualityFilter)  # fmt: skip
+
+    def ours() -> None:
+        clean([str(file)], folder / "ours", spec, workers=1, overwrite=True)
+
+    def other() -> None:
+        with file.open() as lines, (folder / "theirs.jsonl").open("w") as out:
+            documents = (Document(json.loads(line)["text"], str(place)) for place, line in enumerate(lines))
+            for each in chain:
+                documents = each(**words).run(documents)
+            for document in documents:
+                out.write(json.dumps({"text": document.text}) + "\n")
+
+    ours(), other()
+    found = [[json.loads(line)["text"] for part in parts for line in part.read_text().splitlines()]
+             for parts in (sorted((folder / "ours").glob("part-*")), [folder / "theirs.jsonl"])]  # fmt: skip
+    gate("filters", found[0] == found[1], f"{len(found[0]):,} of {number:,} documents stay in both")
+    seconds = [(processor_s(ours), processor_s(other)) for _ in range(runs)]
+    overhead = statistics.median(mine / theirs for mine, theirs in seconds) - 1
+    return {
+        "megabytes": FILTERED_MB,
+        "documents_per_processor_s": round(number / statistics.median(mine for mine, _ in seconds)),
+        "over_datatrove": round(overhead, 3),
+        "limit": FILTERS_LIMIT,
+        "within_limit": overhead <= FILTERS_LIMIT,
+    }
 
 
 def command(texts: list[str], megabytes: int) -> dict[str, Any]:
@@ -312,7 +366,7 @@ def opening(runs: int) -> dict[str, Any]:
 
 def main() -> None:
     """Check, then time."""
-    cells = ("minhash", "exact", "datatrove", "command", "prepare", "loader", "opening")
+    cells = ("minhash", "exact", "datatrove", "filters", "command", "prepare", "loader", "opening")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=cells, default=cells, help="the cells to measure")
     parser.add_argument("--documents", type=int, default=20_000)
@@ -332,6 +386,7 @@ def main() -> None:
             "minhash": lambda: rate(texts, DeduplicationSpec(), args.runs, NEAR_LIMIT),
             "exact": lambda: rate(texts, DeduplicationSpec(near=None), args.runs, EXACT_LIMIT),
             "datatrove": lambda: against_datatrove(texts[:COMPARED], args.runs),
+            "filters": lambda: filtered(args.runs, folder),
             "command": lambda: [command(texts, megabytes) for megabytes in args.megabytes],
             "prepare": lambda: prepared(args.runs, folder),
             "loader": lambda: loader(folder),

@@ -1,6 +1,6 @@
 """The steps of cleaning (clean.yaml), and what becomes of a document that goes through the filters among them.
 
-The words and sentences that the filters count are found by regular expressions (`_simple_tokenizer`): datatrove's own
+The words and sentences that the filters count are found by regular expressions (`simple_tokenizer`): datatrove's own
 tokenizers need spaCy or a download.
 """
 
@@ -251,7 +251,7 @@ def _make_filter(step: FilterStep) -> Filter:
     options = step.model_dump(exclude={"kind", "enabled"})
     if step.kind == "pii":
         return partial(_replace_personal_data, options=options)
-    return partial(_apply_filter, made=filters[step.kind](language=_simple_tokenizer(), **options))
+    return partial(_apply_filter, made=filters[step.kind](language=simple_tokenizer(), **options))
 
 
 def _judged(row: TextRow, judgement: Judgement) -> Change:
@@ -289,7 +289,7 @@ def _replace_personal_data(row: TextRow, options: dict[str, bool]) -> Change:
 
 
 @cache
-def _simple_tokenizer() -> Any:
+def simple_tokenizer() -> Any:
     """A word tokenizer for datatrove without packages or downloads; one object, which datatrove's cache knows again."""
     from datatrove.utils.word_tokenizers import WordTokenizer
 

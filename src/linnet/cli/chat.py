@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from linnet.inference.language_model import LanguageModel
     from linnet.inference.sampling import Sampling
 
-USUAL = ("--system", "--max-tokens", "--temperature", "--top-p", "--seed", "--device", "--precision")
+USUAL = ("--system", "--tools", "--max-tokens", "--temperature", "--top-p", "--seed", "--device", "--precision")
 """The options that the short help shows."""
 
 COMMANDS = {

@@ -141,7 +141,10 @@ class ToolOptions:
 
     tools: Annotated[
         list[str] | None,
-        option("calculator|FILE.py", "Tools that the model may call: a calculator, a file's functions (repeatable)."),
+        option(
+            "calculator|FILE.py",
+            "Tools that the model may call: a calculator, or the functions of a file (repeatable).",
+        ),
     ] = None
     tool_rounds: Annotated[
         int | None, option("N", "With --tools: how often the model may call them before it answers. Default: 4.", min=1)

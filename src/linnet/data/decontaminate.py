@@ -5,6 +5,8 @@ that quotes a test item is found, and one that shares a common phrase with a lon
 """
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from linnet.core.spec import Spec
 from linnet.data.minhash import Hashes, hash_shingles, hash_words
 
 _BATCH_TEXTS = 1024
+_ARRAYS = ("owners", "ngrams", "starts", "ends", "totals")
 
 
 class OverlapSpec(Spec):
@@ -63,6 +66,21 @@ class EvaluationIndex:
         self._ngrams, self._starts = np.unique(every[order], return_index=True)
         self._ends = np.append(self._starts[1:], len(every))
         self._totals = np.array(totals)
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a folder from which processes can map it into memory, so that they share it."""
+        folder.mkdir(exist_ok=True)
+        for name in _ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self, f"_{name}"))
+
+    @classmethod
+    def map(cls, folder: Path, spec: OverlapSpec) -> Self:
+        """The index that was saved in a folder."""
+        index = cls.__new__(cls)
+        index.spec, index.short = spec, 0
+        for name in _ARRAYS:
+            setattr(index, f"_{name}", np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+        return index
 
     @property
     def documents(self) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from shutil import rmtree
@@ -23,7 +24,7 @@ from linnet.core.spec import Spec
 from linnet.data.cleaning_report import CleaningReport, StepReport
 from linnet.data.cleaning_steps import CleanedText, FilterStep, clean_rows
 from linnet.data.comparison import Comparison, DeduplicationSpec, describe
-from linnet.data.decontaminate import EvaluationIndex
+from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.minhash import MinHashSpec
 from linnet.data.portions import PortionFolder, PortionWork, SourceFile, divide, work_on_portion, worker_main
 from linnet.data.signatures import Records, SignatureWriter, read_signatures
@@ -87,18 +88,28 @@ class PassesJob:
 
 @dataclass(frozen=True)
 class _BatchWork:
-    """What a process does with a batch of documents: filters, and the records of what they leave."""
+    """What a process does with a batch of documents: filters, and the records of what they leave.
+
+    index: of evaluation documents, or the folder where several processes find it. A process that is ended while it
+    starts would hold up the one that sends it more than fits into a pipe.
+    """
 
     filters: tuple[FilterStep, ...]
     settings: DeduplicationSpec | None
-    index: EvaluationIndex | None
+    index: EvaluationIndex | Path | None
 
     def __call__(self, rows: list[TextRow]) -> tuple[list[CleanedText], Records | None]:
         outcomes = clean_rows(rows, self.filters)
         if self.settings is None:
             return outcomes, None
         texts = [outcome.row.text for outcome in outcomes if outcome.reason is None]
-        return outcomes, describe(texts, self.settings, self.index)
+        index = _mapped(self.index, self.settings.overlap) if isinstance(self.index, Path) else self.index
+        return outcomes, describe(texts, self.settings, index)
+
+
+@cache
+def _mapped(folder: Path, spec: OverlapSpec) -> EvaluationIndex:
+    return EvaluationIndex.map(folder, spec)
 
 
 class PortionSettings(Spec):
@@ -187,6 +198,7 @@ class Passes:
             rmtree(self._unfinished.path / before[0])
         if job.number:
             (self._unfinished.path / f"signatures-{job.number - 1}").unlink(missing_ok=True)
+        rmtree(self._unfinished.path / f"index-{job.number}", ignore_errors=True)
 
     def run_pass(self, one: Pass) -> None:
         """Do the current pass."""
@@ -202,8 +214,13 @@ class Passes:
             if self.comparison is not None:
                 rows = self.comparison.remaining(rows)
             waiting = islice(batched_texts(self._followed(rows), lambda row: len(row.text)), job.batches, None)
-            work = _BatchWork(one.filters, one.settings, index)
-            batches: Any = map_in_order(work, waiting, self._workers or default_workers(total))
+            processes = self._workers or default_workers(total)
+            shared: EvaluationIndex | Path | None = index
+            if index is not None and processes > 1:
+                shared = self._unfinished.path / f"index-{job.number}"
+                index.save(shared)
+            work = _BatchWork(one.filters, one.settings, shared)
+            batches: Any = map_in_order(work, waiting, processes)
             stack.enter_context(closing(batches))  # its processes end here, whatever happens
             try:
                 self._write(one, batches, index)

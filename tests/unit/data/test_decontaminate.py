@@ -55,3 +55,15 @@ def test_short_documents_are_counted_and_found_as_a_whole():
 def test_documents_without_words_are_refused():
     with pytest.raises(UserError, match="no words"):
         EvaluationIndex(["", "!"], OverlapSpec())
+
+
+def test_an_index_that_processes_share_finds_the_same(tmp_path):
+    source = random.Random(7)
+    documents = [" ".join(source.choices("abcdef", k=30)) for _ in range(20)]
+    texts, spec = [" ".join(source.choices("abcdef", k=60)) for _ in range(40)], OverlapSpec(ngram_words=4, share=0.2)
+    index = EvaluationIndex(documents, spec)
+    index.save(tmp_path / "index")
+    mapped = EvaluationIndex.map(tmp_path / "index", spec)
+    found = index.match(texts)
+    assert mapped.match(texts).tolist() == found.tolist() and 0 < (found >= 0).sum() < 40
+    assert mapped.documents == 20

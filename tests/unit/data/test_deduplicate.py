@@ -6,12 +6,14 @@ import subprocess
 import sys
 import tracemalloc
 from contextlib import ExitStack
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
 from linnet.data import comparison as module
+from linnet.data import passes
 from linnet.data import workers as batching
 from linnet.data.comparison import DeduplicationSpec, decide, describe
 from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
@@ -97,6 +99,23 @@ def test_workers_and_files_change_nothing(tmp_path, monkeypatch):
     assert texts_of(tmp_path / "one") == texts_of(tmp_path / "parts") == stay
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_evaluation_documents_are_too_much_for_the_pipe_to_a_process(tmp_path, monkeypatch):
+    """What starts a process fits into the pipe to it: it may be killed before it reads that."""
+    sizes, start = [], passes.map_in_order
+
+    def measured(function, *others):
+        sizes.append(len(ForkingPickler.dumps(function)))
+        return start(function, *others)
+
+    monkeypatch.setattr(passes, "map_in_order", measured)
+    source = random.Random(11)
+    items = [" ".join(words(source, 100)) for _ in range(100)]
+    test, train = write_lines(tmp_path / "test.jsonl", items), write_lines(tmp_path / "in.jsonl", [*items[:3], "own"])
+    report = deduplicate([train], tmp_path / "out", against=[test], workers=2)
+    assert report.removed["evaluation_overlap"].documents == 3 and texts_of(tmp_path / "out") == ["own"]
+    assert max(sizes) < 4096
 
 
 def test_decisions_are_those_of_all_pairs():

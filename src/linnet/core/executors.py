@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, one_line
 from linnet.core.files import write_text
 from linnet.core.system import StopRequest
 
@@ -135,7 +135,11 @@ class RayTasks:
         if own:
             address = self.address or os.environ.get("RAY_ADDRESS")
             local = {} if address else {"num_cpus": self.workers, "include_dashboard": False}
-            ray.init(address=address, log_to_driver=True, configure_logging=False, **local)
+            try:
+                ray.init(address=address, log_to_driver=True, configure_logging=False, **local)
+            except Exception as error:  # of many kinds, and for a slow start of none in particular
+                place = f"Ray at {address} is not reached" if address else "Ray does not start on this machine"
+                raise UserError(f"{place}: {one_line(str(error))}", field="executor", value="ray") from None
         run_worker = importlib.import_module(tasks.module).run_worker
         work = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(run_worker)
         threads, folder = max(1, (os.cpu_count() or 1) // self.workers), str(tasks.folder.resolve())

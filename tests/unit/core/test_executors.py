@@ -2,13 +2,14 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.core.executors import LocalTasks, SlurmTasks, TaskList, TasksStopped, cluster_executor
+from linnet.core.executors import LocalTasks, RayTasks, SlurmTasks, TaskList, TasksStopped, cluster_executor
 
 SQUARES = """
 import signal, sys, time
@@ -113,3 +114,36 @@ def test_an_unknown_executor_is_refused(arguments, message):
     with pytest.raises(UserError) as refused:
         cluster_executor(*arguments)
     assert str(refused.value) == message
+
+
+class FakeRay:
+    """Of ray only what is asked for before it runs anything."""
+
+    @staticmethod
+    def is_initialized():
+        return False
+
+    @staticmethod
+    def init(**options):
+        raise ConnectionError("Failed to connect to Ray cluster\nat the address")
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (None, r"^executor: ray: Ray does not start on this machine: Failed to connect to Ray cluster at the address$"),
+        ("here:1", r"^executor: ray: Ray at here:1 is not reached: Failed"),
+    ],
+    ids=["own", "cluster"],
+)
+def test_ray_that_does_not_start_is_one_line(tasks, monkeypatch, address, expected):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(UserError, match=expected):
+        RayTasks(2, address).run(tasks)
+
+
+def test_without_ray_the_extra_is_named(tasks, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"ray is not installed; pip install 'linnet\[ray\]'"):
+        RayTasks(2).run(tasks)

@@ -1,7 +1,7 @@
 """Text before training: deduplication, `prepare` with BPE, the loader, and opening ten gigabytes of tokens.
 
 `python benchmarks/data.py [--only CELL...] [--documents N] [--runs N] [--megabytes 10 100]`; other cells stay as they
-were recorded.
+were recorded. `memory`, which is measured if it is named, takes half an hour for `--megabytes 10 100 1000`.
 
 Deduplication on one core: signatures against datatrove's, records from text to decisions, and the whole command.
 Documents of 400 words are drawn from a vocabulary of 20,000; a tenth are near copies of others. Rates are of the
@@ -13,6 +13,9 @@ a chain, which must leave the same documents.
 `prepare` with a BPE of 8,192 tokens reads stories, divides and checks them, holds some out and writes shards; the bare
 `tokenizers` library, with the same cores, reads the file, encodes the same documents and writes their ids.
 
+`memory` runs `linnet data clean`, `data dedup` and `prepare` with two workers on texts of growing size, and adds up the
+resident memory of all their processes, shared pages as often as they are mapped.
+
 The loader makes batches of 8 windows of 1,024 tokens, on data of which every block was read before, and on ten
 gigabytes of which none was: what reading one takes, as a share of a step of 200,000 tokens a second, and how long such
 a step, which computes on one core, waits for one that is read while the step before is taken, as in training.
@@ -22,17 +25,20 @@ import argparse
 import json
 import os
 import random
+import shlex
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import psutil
 import tokenizers
 import torch
 
@@ -63,6 +69,14 @@ STEP_S = BATCH_SIZE * CONTEXT_LENGTH / STEP_TOKENS_PER_S
 STORIES_MB, LOADER_STORIES, BPE_TOKENS, SPARSE_BYTES, DOCUMENT_TOKENS = 40, 10_000, 8192, 10_000_000_000, 250
 
 WORDS, VOCABULARY, VALUES, COMPARED, FILTERED_MB = 400, 20_000, 112, 200, 10
+
+MEMORY_LIMIT_MB, SENTENCES, SAMPLE_S = 2_000, 20_000, 0.1
+"""The most memory of all processes; sentences that texts are made of; seconds between two looks at the memory."""
+
+MEMORY_STEPS = """
+steps: [{kind: c4}, {kind: fineweb_quality}, {kind: exact_duplicates}, {kind: pii}]
+"""
+"""Quick filters, and a comparison between them, so that text and records are written and read again."""
 
 COMMAND = r"""
 import json, re, sys, time
@@ -242,6 +256,61 @@ def command(texts: list[str], megabytes: int) -> dict[str, Any]:
     }
 
 
+def write_prose(path: Path, size_bytes: int) -> int:
+    """Write documents of 25 sentences each, all different, as JSON lines; the number of documents."""
+    source, written, number = random.Random(1), 0, 0
+    words = ["".join(source.choices("etaoinshrdlucmfwypvbgk", k=source.randint(2, 9))) for _ in range(VOCABULARY)]
+    words += ["the", "of", "and", "to", "with"] * (VOCABULARY // 20)  # the words that prose is known by
+    sentences = [" ".join(source.choices(words, k=source.randint(8, 24))).capitalize() + "." for _ in range(SENTENCES)]
+    with path.open("w") as file:
+        while written < size_bytes:
+            text = " ".join(source.choices(sentences, k=25))
+            written += file.write(json.dumps({"text": text}) + "\n")
+            number += 1
+    return number
+
+
+def run_and_watch(command: list[str]) -> tuple[int, float]:
+    """Run a command; the highest sum of the resident memory of its processes in bytes, and the seconds it took."""
+    begun_s, peak = time.perf_counter(), 0
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while process.poll() is None:
+        total = 0
+        for each in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                total += each.memory_info().rss
+        peak = max(peak, total)
+        time.sleep(SAMPLE_S)
+    if process.returncode:
+        raise SystemExit(f"{shlex.join(command)}: {process.stderr.read().decode()}")
+    return peak, time.perf_counter() - begun_s
+
+
+def memory(megabytes: int) -> dict[str, Any]:
+    """The peak memory of each verb on a text of some size."""
+    found: dict[str, Any] = {"megabytes": megabytes, "limit_mb": MEMORY_LIMIT_MB}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        found["documents"] = write_prose(folder / "text.jsonl", 1_000_000 * megabytes)
+        linnet, text = [sys.executable, "-m", "linnet"], str(folder / "text.jsonl")
+        (folder / "clean.yaml").write_text(MEMORY_STEPS)
+        verbs = {
+            "clean": [*linnet, "data", "clean", text, "--config", str(folder / "clean.yaml"), "--workers", "2"],
+            "dedup": [*linnet, "data", "dedup", text, "--workers", "2"],
+            "prepare": [*linnet, "prepare", text, "--tokenizer", "bytes"],
+        }
+        for verb, command in verbs.items():
+            peak, seconds = run_and_watch([*command, "--out", str(folder / verb)])
+            if verb != "prepare":
+                kept = json.loads((folder / verb / "report.json").read_text())["kept"]["documents"]
+                gate(f"{verb} of {megabytes} MB", kept >= 0.99 * found["documents"], f"{kept:,} documents kept")
+            found[verb] = {"peak_memory_mb": round(peak / 1e6), "seconds": round(seconds)}
+            shutil.rmtree(folder / verb)
+            print(f"{verb}, {megabytes} MB: {peak / 1e6:.0f} MB in {seconds:.0f} s", flush=True)
+    found["within_limit"] = all(found[verb]["peak_memory_mb"] <= MEMORY_LIMIT_MB for verb in verbs)
+    return found
+
+
 def prepared(runs: int, folder: Path) -> dict[str, Any]:
     """`prepare` from a file of stories to a data folder, and the bare library from it to a file of ids."""
     file, tokenizer, written, texts = folder / "stories.txt", folder / "tokenizer.json", 0, list[str]()
@@ -366,16 +435,17 @@ def opening(runs: int) -> dict[str, Any]:
 
 def main() -> None:
     """Check, then time."""
-    cells = ("minhash", "exact", "datatrove", "filters", "command", "prepare", "loader", "opening")
+    timed = ("minhash", "exact", "datatrove", "filters", "command", "prepare", "loader", "opening")
+    cells = (*timed, "memory")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=cells, default=cells, help="the cells to measure")
+    parser.add_argument("--only", nargs="+", choices=cells, default=timed, help="the cells to measure")
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100], help="of text for the whole command")
     args = parser.parse_args()
     torch.set_num_threads(1)
     record = RESULTS / "data.json"
-    results = json.loads(record.read_text())["results"] if record.is_file() and args.only != cells else {}
+    results = json.loads(record.read_text())["results"] if record.is_file() and args.only != timed else {}
     if {"minhash", "exact", "datatrove", "command"} & set(args.only):
         texts = made_texts(args.documents)
         size = sum(map(len, texts)) / len(texts)
@@ -391,6 +461,7 @@ def main() -> None:
             "prepare": lambda: prepared(args.runs, folder),
             "loader": lambda: loader(folder),
             "opening": lambda: opening(args.runs),
+            "memory": lambda: [memory(megabytes) for megabytes in args.megabytes],
         }
         for cell in cells:  # in this order
             if cell in args.only:

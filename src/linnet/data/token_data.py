@@ -156,6 +156,24 @@ class TokenData:
         check_row_lengths(sequence, rows, context_length, separate_prefix)
         return rows
 
+    def measured_spans(self, sequence: TokenSequence, context_length: int, separate_prefix: bool = False) -> Spans:
+        """The examples of a split whose likelihood is measured: as `spans`, of preferences the preferred answers alone.
+
+        The likelihood of an answer that is to become unlikely says nothing.
+        """
+        found = self.spans(sequence, context_length, separate_prefix)
+        return found.every_second() if self.is_preferences else found
+
+    def row_reading(self, sequence: TokenSequence) -> str:
+        """How the rows of a split are measured, in words."""
+        if self.is_prompts:
+            return "each prompt is read by itself"
+        if self.is_preferences:
+            return "each conversation is read by itself, and only its chosen answer counts"
+        if sequence.roles is not None:
+            return "each conversation is read by itself, and only its answers count"
+        return "each pair is read by itself, and only its target counts"
+
     @property
     def source_names(self) -> list[str]:
         """The sources of the text, in order: those of the mixture that it was prepared from, else its files."""

@@ -41,7 +41,8 @@ class EvaluationSet:
     """What is read: `batches` starts a new pass over all of them; `targets` is about the number of predicted tokens.
 
     bytes_N, sources_N, source_names: as in `Documents`. stride: of sliding windows. pairs: rows for a model that reads
-    pairs. single_pairs: each window is one row. lengths_N: targets of each document, also of what is not read.
+    pairs. row_reading: of windows that are a row each, how they are read, in words. lengths_N: targets of each
+    document, also of what is not read.
     """
 
     batches: Callable[[], Iterator[WindowBatch]]
@@ -52,7 +53,7 @@ class EvaluationSet:
     source_names: Sequence[str] = ()
     stride: int | None = None
     pairs: bool = False
-    single_pairs: bool = False
+    row_reading: str = ""
     lengths_N: Tokens | None = None
 
 
@@ -86,9 +87,9 @@ def packed_windows(
 def pair_rows(
     data: TokenData, split: Split, model: EvaluatedModel, tokens_at_once: int, limit_tokens: int | None = None
 ) -> EvaluationSet:
-    """Pairs of an input and a target; only the targets count, and each pair is a document."""
+    """Rows, such as pairs of an input and a target; only the targets count, and each row is a document."""
     sequence = data.split(split)
-    pairs = data.spans(sequence, model.context_length, model.decoder.encoder is not None)
+    pairs = data.measured_spans(sequence, model.context_length, model.decoder.encoder is not None)
     rows = max(1, tokens_at_once // model.context_length)
     chosen = sample_numbers(pairs.counts_N, limit_tokens)
 
@@ -100,7 +101,8 @@ def pair_rows(
             yield WindowBatch(batch.tokens, batch.labels, documents_BT, batch.prefix_lengths)
 
     reads_prefix = model.decoder.spec.prefix_field is not None
-    return EvaluationSet(read, len(pairs), int(pairs.counts_N[chosen].sum()), pairs=reads_prefix, single_pairs=True)
+    targets, reading = int(pairs.counts_N[chosen].sum()), data.row_reading(sequence)
+    return EvaluationSet(read, len(pairs), targets, pairs=reads_prefix, row_reading=reading)
 
 
 def measure(
@@ -139,7 +141,7 @@ def measure(
         model.context_length,
         text.stride,
         tuple(policies),
-        text.single_pairs,
+        text.row_reading,
         coverage=None if text.lengths_N is None else Coverage.of(causal.tokens_N, text.lengths_N),
     )
 
@@ -150,7 +152,7 @@ def evaluate_split(model: ModelOnData, limit_tokens: int | None = None) -> Evalu
     limit_tokens: fewer windows, evenly spaced.
     """
     sequence = model.sequence
-    spans = model.data.spans(sequence, model.context_length, model.decoder.encoder is not None)
+    spans = model.data.measured_spans(sequence, model.context_length, model.decoder.encoder is not None)
     rows = max(1, TOKENS_AT_ONCE // model.context_length)
     with progress("evaluating", min(limit_tokens or len(sequence), len(sequence)), "tokens") as advance:
 

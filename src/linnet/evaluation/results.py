@@ -52,9 +52,10 @@ class TextEvaluation(Result):
 
     whole_sequence: the pass that sees the future, for a decoder that is not causal by itself. context_length: tokens of
     a window. stride: targets of each further window of a document; None if windows contain several documents.
-    cache_policies: the losses on the same text with other cache policies, if requested. single_pairs: a window is one
-    pair. about: the model, the text and the options. stored_bits_per_byte: the figure before the weights were converted
-    to another precision. coverage: what was read of the text, if less than all of it can be.
+    cache_policies: the losses on the same text with other cache policies, if requested. row_reading: of windows that
+    are a row each, how they are read, in words. about: the model, the text and the options. stored_bits_per_byte: the
+    figure before the weights were converted to another precision. coverage: what was read of the text, if less than all
+    of it can be.
     """
 
     losses: DocumentLosses
@@ -64,7 +65,7 @@ class TextEvaluation(Result):
     context_length: int
     stride: int | None
     cache_policies: Sequence[CachePolicyLoss] = ()
-    single_pairs: bool = False
+    row_reading: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
     stored_bits_per_byte: float | None = None
     coverage: Coverage | None = None
@@ -147,8 +148,8 @@ def _figures_table(found: TextEvaluation) -> Table:
     if found.whole_sequence is not None and found.leak is not None:
         rows.append(("", f"{found.whole_sequence.bits_per_byte:.4f}", "whole sequence, sees the future"))
         rows.append(("leak", numbers.signed(found.leak, 4), "bits per byte gained by seeing the future"))
-    if found.single_pairs:
-        windows = "tokens at most before one; each pair is read by itself, and only its target counts"
+    if found.row_reading:
+        windows = f"tokens at most before one; {found.row_reading}"
     elif found.stride is None:
         windows = "tokens at most before one; windows begin with a document if possible, and contain several"
     else:

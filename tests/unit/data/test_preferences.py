@@ -126,6 +126,13 @@ def test_a_folder_has_rows_in_pairs_and_each_prompt_on_one_side(folder: TokenDat
     assert prompts["train"] and prompts["validation"] and not prompts["train"] & prompts["validation"]
 
 
+def test_the_likelihood_is_that_of_the_preferred_answers(folder: TokenData):
+    sequence = folder.split("validation")
+    spans, measured = folder.spans(sequence, 64), folder.measured_spans(sequence, 64)
+    assert len(spans) == 2 * len(measured) and measured.starts_N.tolist() == spans.starts_N[::2].tolist()
+    assert folder.row_reading(sequence) == "each conversation is read by itself, and only its chosen answer counts"
+
+
 def test_batches_keep_pairs_together_and_an_epoch_has_each_once(folder: TokenData):
     sequence = folder.split("train")
     rows = folder.spans(sequence, 64)

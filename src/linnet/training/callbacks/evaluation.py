@@ -39,9 +39,7 @@ class Evaluate(Callback):
         """byte_counts: of the data's tokenizer. separate_prefix: see `TokenData.spans`."""
         assert spec.context_length is not None, "an unresolved run"
         self._tokens = data.split("validation")
-        self._spans = data.spans(self._tokens, spec.context_length, separate_prefix)
-        if data.is_preferences:  # the likelihood of an answer that is to become unlikely says nothing
-            self._spans = self._spans.every_second()
+        self._spans = data.measured_spans(self._tokens, spec.context_length, separate_prefix)
         calibration_1T = calibration_tokens(data, spec.evaluate.calibrate_on, spec.context_length)
         self._reading = byte_counts, spec.context_length, calibration_1T
         self.state: EvaluationState = EvaluationState()

@@ -174,6 +174,9 @@ def test_a_run_learns_to_prefer_and_resumes_bit_for_bit(kind: str, chat_model: P
     first, last = (json.loads(lines[place])["terms"] for place in (0, -1))
     assert figures["accuracy"] > 0.9 and figures["step"] == 6 and figures["pairs"] > 0
     assert last["margin"] > first["margin"] and last["preference_loss"] < first["preference_loss"]
+    evaluated = linnet.evaluate(straight.folder, straight.folder / "preferences")
+    assert evaluated.bits_per_byte.value == pytest.approx(straight.summary["validation"]["bits_per_byte"])
+    assert "only its chosen answer counts" in str(evaluated.tables()[0].rows)
     if kind == "dpo":
         assert first["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
         assert figures["preference_loss"] < math.log(2)

@@ -136,6 +136,15 @@ def test_half_a_character_at_the_edge_of_a_window_stays_as_it_is(tmp_path: Path)
     assert after.tokens[0, 2] == data.tokenizer.special_ids[NAMES[0]] and after.document_starts is None
 
 
+def test_documents_with_control_tokens_of_their_own_stay_as_they_are(data: TokenData) -> None:
+    """Decoding would lose them, as of token files of another program."""
+    end_id, control = data.tokenizer.end_id, data.tokenizer.special_ids[NAMES[2]]
+    row = [end_id, *data.tokenizer.encode("one"), control, *data.tokenizer.encode("two"), end_id]
+    batch = Batch(torch.tensor([row[:-1]]), torch.tensor([row[1:]]))
+    after = rearranger(data, rate=1).rearranged(batch, 0)
+    assert torch.equal(after.tokens, batch.tokens) and torch.equal(after.targets, batch.targets)
+
+
 def test_control_tokens_are_needed(data: TokenData) -> None:
     with pytest.raises(UserError, match=r"training.fill_in_the_middle.tokens: the tokenizer has no such .* <a>"):
         rearranger(data, tokens=["<a>", "<b>", "<c>"])

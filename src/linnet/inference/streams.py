@@ -365,11 +365,12 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int,
             own = slice(row, row + 1)
             _choose_alike([stream], logits_BV[own], vocab_size, None if uniform_B is None else uniform_B[own])
         return
+    wanted = any(stream.request.logprobs is not None for stream in streams)
+    log_BV = logits_BV.float().log_softmax(dim=-1)[:, :vocab_size] if wanted else None
     for row, (stream, token) in enumerate(zip(streams, tokens, strict=True)):
         count, logprob, top = stream.request.logprobs, None, None
-        if count is not None:
-            log_V = logits_BV[row].float().log_softmax(dim=-1)[:vocab_size]
-            logprob, top = float(log_V[token]), likeliest(log_V, count)
+        if count is not None and log_BV is not None:
+            logprob, top = float(log_BV[row, token]), likeliest(log_BV[row], count) if count else []
         try:
             stream.append(token, logprob, top)
         except Exception as error:  # of its grammar

@@ -112,21 +112,24 @@ def draw(
     tokenizer: Tokenizer,
     advance: Advance = lambda *_: None,
 ) -> None:
-    """Draw the answers of groups, each to one prompt that is read once.
+    """Draw the answers of groups of one size, each to one prompt that is read once; all run in one batch.
 
     advance: gets the number of answers whose first part has ended.
     """
-    largest = max(1, sum(map(len, groups)))
+    if not groups:
+        return
+    largest = sum(map(len, groups))
     engine = Engine(decoder, vocab_size=tokenizer.vocab_size, max_batch=largest, chunk_tokens=None)
 
-    def submitted(alike: Sequence[PendingAnswer]) -> list[Stream]:
-        state = decoder.initial_state(1, len(alike[0].tokens) + alike[0].room)
-        requests = [each.request(tokenizer) for each in alike]
+    def submitted(groups: Sequence[Sequence[PendingAnswer]]) -> list[tuple[PendingAnswer, Stream]]:
+        answers, copies = [each for alike in groups for each in alike], len(groups[0])
+        longest = max(len(each.tokens) for each in answers) + max(each.room for each in answers)
+        requests = [each.request(tokenizer) for each in answers]
         # Collecting outputs makes every step an ordinary pass: other steps may hold earlier weights.
-        return engine.submit_together(requests, state, record=AuxiliaryOutputs(), copies=len(alike))
+        state, record = decoder.initial_state(len(groups), longest), AuxiliaryOutputs()
+        return list(zip(answers, engine.submit_together(requests, state, record=record, copies=copies), strict=True))
 
-    waiting = [pair for alike in groups for pair in zip(alike, submitted(alike), strict=True)]
-    is_first = True
+    waiting, is_first = submitted(groups), True
     while waiting:
         running = [stream for _, stream in waiting]
         while engine.step():
@@ -134,5 +137,5 @@ def draw(
             if is_first:
                 advance(len(running) - len(going))
             running = going
-        further = [each for each, stream in waiting if each.goes_on(stream, prompts, tokenizer)]
-        is_first, waiting = False, [(each, submitted([each])[0]) for each in further]
+        further = [[each] for each, stream in waiting if each.goes_on(stream, prompts, tokenizer)]
+        is_first, waiting = False, submitted(further) if further else []

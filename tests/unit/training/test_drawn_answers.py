@@ -135,3 +135,20 @@ def test_a_stop_token_that_the_template_does_not_print_ends_the_conversation(fol
     further = replace(line, messages=(*line.messages, ChatTurn("assistant", "b"), ChatTurn("tool", "36")))
     assert bytes(prompts.told(line, further, 256)) == TOLD.encode()
     assert prompts.told(line, further, ord("z")) is None
+
+
+def test_answers_to_all_prompts_are_drawn_in_one_batch(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each pass reads a token of all that run; a prompt is read once for its group."""
+    shapes, hidden = list[tuple[int, ...]](), Decoder.hidden
+
+    def spied(self: Decoder, tokens_BT: torch.Tensor, *arguments: object, **named: object) -> torch.Tensor:
+        shapes.append(tuple(tokens_BT.shape))
+        return hidden(self, tokens_BT, *arguments, **named)
+
+    monkeypatch.setattr(Decoder, "hidden", spied)
+    found = drawn_of(folder, 24)
+    parts = [number for number, (_, tokens) in enumerate(shapes) if tokens > 1]
+    assert shapes[0][0] == 4 and shapes[1] == (sum(len(each.nats) > 0 for each in found), 1)
+    assert len(parts) == 1 + max(len(each.told) for each in found)
+    rows = [batch for batch, _ in shapes[1 : parts[1]]]
+    assert rows == sorted(rows, reverse=True)

@@ -134,7 +134,7 @@ def dedup(
     bands of 8 rows a pair of Jaccard similarity 0.69 is found with probability 1/2, of 0.85 with 0.99. The result does
     not depend on the number of processes, nor on the executor; a call that was killed goes on when it is given again.
 
-    Example: linnet data dedup crawl/*.jsonl --executor ray --workers 16 --out data/unique
+    On a cluster: linnet data dedup crawl/*.jsonl --executor ray --workers 16 --out data/unique
     """
     from linnet.core.executors import cluster_executor
     from linnet.data.deduplicate import deduplicate
@@ -184,7 +184,7 @@ def clean(
     [test.jsonl]`). The result does not depend on the number of processes, nor on the executor; a call that was killed
     goes on when it is given again.
 
-    Example: linnet data clean crawl/*.jsonl --executor slurm --workers 64 --slurm-option --time=4:00:00 --out clean
+    On a cluster: linnet data clean web/*.jsonl --executor slurm --workers 64 --slurm-option --time=4:00:00 --out clean
     """
     from linnet.core.executors import cluster_executor
     from linnet.data.clean import clean as clean_files

@@ -96,29 +96,29 @@ def _run_and_signal(arguments, out, number, lines):
     ("mixer", "number"), [("attention", signal.SIGINT), ("ted", signal.SIGTERM), ("plga", signal.SIGKILL)]
 )
 def test_a_killed_process_and_the_same_command_end_where_an_uninterrupted_run_ends(tmp_path, command, mixer, number):
-    long = ("training.steps=140", "training.checkpoint.every=25", "training.evaluate.every=50")
+    long = ("training.steps=70", "training.checkpoint.every=12", "training.evaluate.every=26")
     assert main(command(tmp_path / "straight", mixer, *long)) == 0
     out = tmp_path / "killed"
-    code, told = _run_and_signal(command(out, mixer, *long), out, number, lines=20)
+    code, told = _run_and_signal(command(out, mixer, *long), out, number, lines=10)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     saved = max(int(path.name.removeprefix("step-")) for path in (out / "checkpoints").iterdir())
-    assert 25 <= saved < 140
+    assert 12 <= saved < 70
     if number != signal.SIGKILL:
-        assert f"stopped at step {saved} of 140; saved; the same command continues" in told
+        assert f"stopped at step {saved} of 70; saved; the same command continues" in told
     assert main(command(out, mixer, *long)) == 0
     assert _ends(out) == _ends(tmp_path / "straight")
-    assert [line["step"] for line in _metrics(out)] == list(range(2, 141, 2))
+    assert [line["step"] for line in _metrics(out)] == list(range(2, 71, 2))
 
 
 def test_the_folder_alone_goes_on_and_is_extended_through_kills(tmp_path, command, capsys):
-    long = ("training.steps=60", "training.checkpoint.every=10", "training.evaluate.every=20")
+    long = ("training.steps=30", "training.checkpoint.every=10", "training.evaluate.every=20")
     for name in ("killed", "straight"):
         assert main(command(tmp_path / name, "ted", *long)) == 0
-    longer = ["train", "--out", str(tmp_path / "straight"), "--set", "training.steps=140"]
+    longer = ["train", "--out", str(tmp_path / "straight"), "--set", "training.steps=70"]
     assert main(longer) == 0
     capsys.readouterr()
     out = tmp_path / "killed"
-    code, _ = _run_and_signal([*longer[:2], str(out), *longer[3:]], out, signal.SIGKILL, lines=45)
+    code, _ = _run_and_signal([*longer[:2], str(out), *longer[3:]], out, signal.SIGKILL, lines=22)
     assert code == -signal.SIGKILL
     assert main(["train", "--out", str(out)]) == 0
     assert "resuming from step" in capsys.readouterr().err

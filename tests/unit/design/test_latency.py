@@ -46,8 +46,7 @@ def counted(monkeypatch):
     return ran
 
 
-@pytest.mark.parametrize("positions", ["none", "learned"])
-@pytest.mark.parametrize("kind", ["token", "sequence"])
+@pytest.mark.parametrize(("kind", "positions"), [("token", "learned"), ("sequence", "none")])
 def test_every_part_of_every_mixer_is_run_in_each_pass(small_space, counted, kind: str, positions: str):
     model = {"embedding": {"positions": positions, "width": 8}, "head": {"norm": {"kind": "rms"}}}
     space = small_space(block={"mixer": MIXERS, "share_weights": [True, False]}, model=model)

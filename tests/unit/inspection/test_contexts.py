@@ -257,8 +257,7 @@ def test_each_series_has_a_panel_with_full_and_bank_in_all():
         assert always == [[("full", "o:"), ("bank", "o--")]] * panels
 
 
-@pytest.mark.parametrize("layers", [1, 32])
-@pytest.mark.parametrize("compared", [[FULL], policies([8]), policies([8], (0.1,))])
+@pytest.mark.parametrize(("layers", "compared"), [(1, [FULL]), (32, policies([8])), (1, policies([8], (0.1,)))])
 def test_any_number_of_settings_and_layers(compared, layers):
     for picture in comparison_of(compared, layers, error=None).plots():
         assert png_of(picture.drawing.figure()).startswith(b"\x89PNG") and picture.caption

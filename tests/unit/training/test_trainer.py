@@ -122,8 +122,7 @@ GROWTH = {"context_length": [[0.25, 4], [0.5, 8]], "batch_size": [[0.4, 1]]}
 """Of 12 steps with 2 x 16 tokens: 3 of 1 x 4, 2 of 1 x 8, 1 of 2 x 8, 6 of 2 x 16."""
 
 
-@pytest.mark.parametrize("windows", ["stream", "documents"])
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize(("mixer", "windows"), zip(MIXERS, ("stream", "documents", "stream"), strict=True))
 def test_a_growing_run_resumes_bit_for_bit(tmp_path, tiny_run, mixer, windows):
     run = tiny_run(mixer, growth=GROWTH, windows=windows, gradient_accumulation=2)
     reporter = Recorder()

@@ -123,7 +123,7 @@ def measure(
         return sums.documents(text.sources_N, text.bytes_N)
 
     causal, whole, policies = new_sums(), new_sums(), []
-    with progress("evaluating", (1 + len(cache_policies)) * text.targets, "tokens") as advance:
+    with progress("evaluating", (1 + len(cache_policies)) * text.targets, "tokens", is_estimate=True) as advance:
         _read(evaluator, text.batches(), text.pairs, causal, whole, advance)
         if cache_policies:
             policies = measure_cache_policies(evaluator, text.batches, cache_policies, new_sums, losses_of, advance)
@@ -154,7 +154,8 @@ def evaluate_split(model: ModelOnData, limit_tokens: int | None = None) -> Evalu
     sequence = model.sequence
     spans = model.data.measured_spans(sequence, model.context_length, model.decoder.encoder is not None)
     rows = max(1, TOKENS_AT_ONCE // model.context_length)
-    with progress("evaluating", min(limit_tokens or len(sequence), len(sequence)), "tokens") as advance:
+    targets = min(limit_tokens or len(sequence), len(sequence))
+    with progress("evaluating", targets, "tokens", is_estimate=True) as advance:
 
         def batches() -> Iterator[Batch]:
             for batch in validation_batches(sequence, spans, rows, limit_tokens):

@@ -21,12 +21,17 @@ def _ignore(amount: float, note: str = "", eta_s: float | None = None) -> None:
 
 @contextmanager
 def progress(
-    description: str, total: float | None, unit: str = "", completed: int = 0, shown: bool = True
+    description: str,
+    total: float | None,
+    unit: str = "",
+    completed: int = 0,
+    shown: bool = True,
+    is_estimate: bool = False,
 ) -> Iterator[Advance]:
     """Show a progress bar and yield the function that advances it.
 
     total, completed: in units of `amount`; a total of None shows a bar without an end. shown: False for all but one of
-    several processes.
+    several processes. is_estimate: of the total, so that the bar is complete when the work ends below it.
     """
     if not shown or not sys.stderr.isatty():
         yield _ignore
@@ -45,7 +50,7 @@ def progress(
                 time_text = f"in {numbers.duration(task.elapsed or 0.0)}"
             else:
                 time_text = f"ETA {numbers.duration(left_s)}"
-            place = "/".join(numbers.grouped(count) for count in (task.completed, total) if count is not None)
+            place = "/".join(numbers.grouped(count) for count in (task.completed, task.total) if count is not None)
             return Text("  ".join(filter(None, (f"{place} {unit}".rstrip(), time_text, task.fields["note"]))))
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), BarLine(Column(no_wrap=True))
@@ -56,3 +61,5 @@ def progress(
             bar.update(task, advance=amount, note=note, eta_s=eta_s)
 
         yield advance
+        if is_estimate:
+            bar.update(task, total=bar.tasks[0].completed)

@@ -31,6 +31,17 @@ def test_on_a_terminal_the_bar_shows_description_position_and_note(monkeypatch: 
         assert part in terminal.getvalue()
 
 
+def test_work_that_ends_below_an_estimate_is_complete(monkeypatch: pytest.MonkeyPatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    for is_estimate, ending in ((True, "7/7 tokens  in 0."), (False, "7/10 tokens  ETA ")):
+        with progress("reading", total=10, unit="tokens", is_estimate=is_estimate) as advance:
+            advance(7, "", 9.0)
+        assert ending in terminal.getvalue().splitlines()[-1]
+
+
 def test_without_a_terminal_nothing_is_printed(capfd: pytest.CaptureFixture[str]):
     run()
     assert capfd.readouterr() == ("", "")

@@ -79,7 +79,8 @@ def test_losses_are_those_of_the_papers(spec: PreferenceSpec, values: tuple[floa
     losses, terms = pair_losses(
         spec, AnswerScores(sums, torch.tensor([n, m]), sums.sum()), torch.tensor([r, s]).double()
     )
-    assert float(losses[0]) == pytest.approx(by_definition(spec, *values), rel=1e-6)
+    # Losses are computed in float32: a small square of IPO is the difference of numbers up to 40.
+    assert float(losses[0]) == pytest.approx(by_definition(spec, *values), rel=1e-6, abs=1e-6)
     assert (float(terms["chosen"][0]), float(terms["rejected"][0])) == (chosen, rejected)
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from linnet.training.spec import RunSpec
 
 USUAL = (
-    "--model", "--data", "--out", "--recipe", "--from", "--config",
-    "--chat", "--preferences", "--prompts", "--set", "--fields", "--sweep", "--json",
+    "--model", "--data", "--out", "--recipe", "--set",
+    "--from", "--chat", "--preferences", "--prompts", "--json",
 )  # fmt: skip
 """The options that the short help shows."""
 

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -118,9 +119,9 @@ def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers
                 if len(started) < workers:
                     started |= set(multiprocessing.active_children()) - others
                 if len(running) > 2 * workers:
-                    yield running.popleft().result()
+                    yield _result(running.popleft(), started)
             while running:
-                yield running.popleft().result()
+                yield _result(running.popleft(), started)
         except BrokenProcessPool:
             lost = _lost_process(started)
             for process in set(multiprocessing.active_children()) - others:
@@ -128,6 +129,17 @@ def map_in_order(function: Callable[[Any], Any], batches: Iterable[Any], workers
             raise ChildProcessError(f"{lost} from outside; fewer --workers need less memory") from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _result(future: Future[Any], started: Iterable[BaseProcess]) -> Any:
+    """The result of a task; `BrokenProcessPool` if a process was ended.
+
+    The pool of Python 3.11 watches a process only from the task on that follows the one for which it was started.
+    """
+    while not futures.wait([future], timeout=1.0).done:
+        if any((process.exitcode or 0) < 0 for process in started):
+            raise BrokenProcessPool
+    return future.result()
 
 
 def _lost_process(started: Iterable[BaseProcess]) -> str:

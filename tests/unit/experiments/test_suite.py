@@ -113,10 +113,10 @@ def test_refused_assignments_are_one_line(tmp_path: Path, assignment: str, messa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text": {"parts": 2}}, "text.stories: give one of stories, files, ability; the others null"),
+        ({"text": {"parts": 2}}, "text.stories: give one of stories, files, ability, instructions; the others null"),
         (
             {"text": {"stories": 5, "files": ["a.txt"]}},
-            "text.files: give one of stories, files, ability; the others null",
+            "text.files: give one of stories, files, ability, instructions; the others null",
         ),
         ({"seeds": [1, 1]}, "seeds: (1, 1): expected each once"),
         ({"seeds": []}, "seeds: []: must not be empty"),

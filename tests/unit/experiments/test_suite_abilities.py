@@ -132,9 +132,9 @@ def test_text_has_the_other_table():
 @pytest.mark.parametrize(
     ("text", "more", "said"),
     [
-        ({"ability": RECALL, "stories": 9}, {}, "text.ability: give one of stories, files, ability; the others null"),
+        ({"ability": RECALL, "stories": 9}, {}, "text.ability: give one of stories, files, ability, instructions; the"),
         ({}, {}, "text.stories: give one of stories, files, ability"),
-        ({"ability": RECALL, "parts": 2}, {}, "text.parts: 2: expected 1 with an ability"),
+        ({"ability": RECALL, "parts": 2}, {}, "text.parts: 2: expected 1 with ability"),
         ({"ability": RECALL, "forms": ["answer"]}, {}, "text.forms: answer: need an ability in words"),
         ({"stories": 9, "forms": ["steps"]}, {}, "text.forms: steps: need an ability in words"),
         ({"ability": {"kind": "facts"}, "forms": ["steps", "steps"]}, {}, "forms: steps, steps: expected each once"),

@@ -15,7 +15,7 @@ SMALL = {
     "train": TRAINING,
     **{
         f"train {files}": f"{TRAINING} --set training.context_length=128"
-        for files in ("--chat", "--preferences", "--prompts", "data/chat")
+        for files in ("--chat", "--preferences", "--prompts", "data/chat", "data/prompts")
     },
     "train --sweep": f"{TRAINING} --sweep-steps 2",
     "compare": TRAINING,

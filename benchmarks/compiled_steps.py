@@ -89,7 +89,8 @@ class Before:
             text=True,
             env={**os.environ, "PYTHONPATH": str(checkout / "src")},
         )
-        request = {"spec": spec.model_dump(mode="json"), "threads": threads, "room": ROOM, **asdict(cell)}
+        plain = spec.model_dump(mode="json", exclude_unset=True)  # without fields that the checkout does not know
+        request = {"spec": plain, "threads": threads, "room": ROOM, **asdict(cell)}
         self._answer(json.dumps(request))
 
     def seconds(self, steps: int) -> float:

@@ -36,10 +36,11 @@ def test_work_that_ends_below_an_estimate_is_complete(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    for is_estimate, ending in ((True, "7/7 tokens  in 0."), (False, "7/10 tokens  ETA ")):
+    for is_estimate, ending in ((True, "7/7 tokens  in 0"), (False, "7/10 tokens  ETA ")):
         with progress("reading", total=10, unit="tokens", is_estimate=is_estimate) as advance:
             advance(7, "", 9.0)
-        assert ending in terminal.getvalue().splitlines()[-1]
+        last_drawn = terminal.getvalue().rsplit("reading", 1)[-1]
+        assert ending in last_drawn
 
 
 def test_without_a_terminal_nothing_is_printed(capfd: pytest.CaptureFixture[str]):

@@ -234,6 +234,20 @@ def test_text_is_cleaned_by_the_steps_of_a_file(tmp_path: Path, prepare: Prepare
     assert (code, errors) == (2, "error: --clean clean.yaml: applies only to text, and not to conversations\n")
 
 
+def test_a_mixture_may_be_given_as_the_input(tmp_path: Path, prepare: Prepare) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "mixture.yaml").write_text("sources:\n  a: {inputs: a.txt}\n")
+    code, out, _ = prepare("mixture.yaml", "--tokenizer", "bytes", "--out", "data", "--json")
+    assert code == 0 and list(json.loads(out)["settings"]["mixture"]["sources"]) == ["a"]
+    code, _, errors = prepare("a.txt", "mixture.yaml", "--out", "other")
+    assert (
+        code == 2 and errors == "error: mixture.yaml: describes a mixture, which cannot be read beside other inputs\n"
+    )
+    (tmp_path / "plain.yaml").write_text(TEXT)
+    code, out, _ = prepare("plain.yaml", "--tokenizer", "bytes", "--out", "text", "--json")
+    assert code == 0 and "mixture" not in json.loads(out)["settings"]
+
+
 def test_an_end_of_another_name_is_given(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     foreign = Tokenizer.train("bytes", []).definition

@@ -1,5 +1,6 @@
 """`linnet prepare`: turn text into a data folder."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 SENTENCEPIECE = "sentencepiece"
 
+_DESCRIBES_A_MIXTURE = re.compile(rb"(?m)^sources:")
+"""The first level of a YAML file has the field that every mixture.yaml has, and other text hardly ever."""
+
 
 def prepare(
     files: Annotated[
@@ -27,7 +31,8 @@ def prepare(
         typer.Argument(
             metavar="INPUT",
             help="Files, folders or patterns of text, code, .jsonl, .csv, .parquet, .html, .warc, each also .gz, .zst, "
-            ".bz2, .xz; hf:NAME[:CONFIG][:SPLIT]; - for the standard input. Or token files alone: .bin, .idx, .ds.",
+            ".bz2, .xz; hf:NAME[:CONFIG][:SPLIT]; - for the standard input. Or a mixture.yaml alone. Or token files "
+            "alone: .bin, .idx, .ds.",
         ),
     ] = None,
     *,
@@ -131,6 +136,8 @@ def prepare(
     from linnet.data.prepare_tokens import has_token_files, prepare_token_files
     from linnet.data.token_files import expand_token_files, is_token_file
 
+    if mixture is None and (mixture := _mixture_among(files or [])) is not None:
+        files = None
     kinds = {"chat": chat, "preferences": preferences, "prompts": prompts}
     reading = _ChatReading(kinds, model, chat_template, long_conversations)
     if reading.is_given:
@@ -172,6 +179,20 @@ def prepare(
         train=_sentencepiece(end, vocab_size, split_digits) if tokenizer == SENTENCEPIECE else None,
     )
     _report(manifest, out, as_json, mixture)
+
+
+def _mixture_among(inputs: list[str]) -> Path | None:
+    """The mixture.yaml that the inputs are; None for inputs of text. `UserError` for a mixture beside other inputs."""
+    for file in map(Path, inputs):
+        if (
+            file.suffix.lower() in (".yaml", ".yml")
+            and file.is_file()
+            and _DESCRIBES_A_MIXTURE.search(file.read_bytes())
+        ):
+            if len(inputs) > 1:
+                raise UserError(f"{file}: describes a mixture, which cannot be read beside other inputs")
+            return file
+    return None
 
 
 def _sentencepiece(end: list[str] | None, vocab_size: int | None, split_digits: str | None) -> "Trainer":

@@ -130,6 +130,8 @@ class RayTasks:
     address: str | None = None
 
     def run(self, tasks: TaskList) -> None:
+        if not tasks.titles:
+            return
         ray = import_ray()
         own = not ray.is_initialized()
         if own:

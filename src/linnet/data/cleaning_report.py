@@ -91,8 +91,9 @@ class CleaningReport:
         for step, other in zip(self.steps, later.steps, strict=False):
             step.read, step.removed = step.read.plus(other.read), step.removed.plus(other.removed)
             step.trimmed_bytes += other.trimmed_bytes
-            for reason, count in other.reasons.items():
-                step.reasons[reason] = step.reasons.get(reason, 0) + count
+            for own, further in ((step.reasons, other.reasons), (step.labels, other.labels)):
+                for name, count in further.items():
+                    own[name] = own.get(name, 0) + count
             step.examples = (step.examples + other.examples)[:EXAMPLES]
         self.read = self.read.plus(later.read)
 

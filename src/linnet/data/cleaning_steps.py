@@ -215,7 +215,7 @@ Filter = Callable[[TextRow], Change]
 
 
 def clean_rows(rows: Sequence[TextRow], filters: tuple[FilterStep, ...]) -> list[CleanedText]:
-    """Take each document through the filters; a text that one of them leaves empty is removed by it."""
+    """Take each document through the filters; a text that one of them finds or leaves empty is removed by it."""
     return [_outcome(row, make_filters(filters)) for row in rows]
 
 
@@ -223,7 +223,8 @@ def _outcome(row: TextRow, filters: list[Filter]) -> CleanedText:
     sizes, labels = [len(row.text.encode())], list[str | None]()
     reason: str | None = None
     for apply in filters:
-        text, reason, label = apply(row)
+        # Filters divide by the words of a text, of which white space has none.
+        text, reason, label = apply(row) if row.text.strip() else Change(row.text, "empty")
         if reason is None and not text.strip():
             reason = "empty"
         sizes.append(len(text.encode()))

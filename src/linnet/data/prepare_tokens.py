@@ -5,10 +5,10 @@ sources are read alike.
 """
 
 import tempfile
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
-from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -135,7 +135,7 @@ def _open_mixture(stack: ExitStack, mixture: MixtureSpec, tokenizer: Tokenizer) 
 
 def _encoded(stack: ExitStack, source: Source, tokenizer: Tokenizer) -> TokenFile:
     """The documents of a text as a token file that has no name, so that even a killed process leaves nothing."""
-    dtype, counts = np.dtype(token_dtype(tokenizer.vocab_size)), list[int]()
+    dtype, counts = np.dtype(token_dtype(tokenizer.vocab_size)), array("q")
     place = Path(tempfile.gettempdir())
     with errors_naming(place):
         file = stack.enter_context(tempfile.TemporaryFile(dir=place))  # noqa: SIM115 - the stack closes it
@@ -147,8 +147,8 @@ def _encoded(stack: ExitStack, source: Source, tokenizer: Tokenizer) -> TokenFil
                     file.write(np.array(ids, dtype=dtype).tobytes())
     with errors_naming(place):
         file.flush()
-    ends = np.array([*accumulate(counts)], dtype=np.int64)
-    tokens = np.memmap(file, dtype, "r") if ends[-1] else np.empty(0, dtype)
+    ends = np.cumsum(counts, dtype=np.int64)  # none of a file of a folder that is empty
+    tokens = np.memmap(file, dtype, "r") if ends.any() else np.empty(0, dtype)
     return TokenFile(Path(source.name), "text", tokens, ends)
 
 

@@ -281,8 +281,10 @@ def column_of(names: Sequence[str], field: str) -> str | None:
     return field if field in names else next((name for name in names if field.startswith(f"{name}.")), None)
 
 
-def read_csv(handle: BinaryIO, name: str, field: str, delimiter: str) -> Iterator[Item]:
-    """Read the column `field` of a table whose first line names the columns."""
+def read_csv(
+    handle: BinaryIO, name: str, field: str, delimiter: str, url_field: str | None = None
+) -> Iterator[Item | Located]:
+    """Read the column `field` of a table whose first line names the columns, and that of addresses if it has one."""
     csv.field_size_limit(sys.maxsize if sys.maxsize < 2**32 else 2**31 - 1)
     lines = io.TextIOWrapper(handle, "utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -303,7 +305,8 @@ def read_csv(handle: BinaryIO, name: str, field: str, delimiter: str) -> Iterato
             elif bad := _ESCAPED_BYTE.search(row[column]):
                 yield Invalid(place, _not_utf8(ord(bad[0]) - 0xDC00))
             else:
-                yield row[column]
+                fields = {} if url_field is None else dict(zip(header, row, strict=True))
+                yield _located(row[column], fields, url_field)
     except csv.Error as error:
         raise UserError(f"{name}, line {line}: not a valid table ({error})") from None
     finally:

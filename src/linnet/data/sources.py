@@ -191,7 +191,7 @@ class Source:
                 yield from read_json_lines(content, self.name, self._field, self._url_field)
             elif self.kind == "csv":
                 delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
-                yield from read_csv(content, self.name, self._field, delimiter)
+                yield from read_csv(content, self.name, self._field, delimiter, self._url_field)
             elif self.kind == "html":
                 yield from read_html(content, self.name)
             elif self.kind == "warc":

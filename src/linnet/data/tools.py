@@ -79,9 +79,9 @@ class Tools:
             return f"error: {call.name}: no such tool; {did_you_mean(call.name, self.functions, known)}"
         try:
             found = self.functions[call.name](*call.values, **call.named)
-        except Exception as error:  # a function of the user's may raise any
+            return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
+        except (Exception, SystemExit) as error:  # a function of the user's may raise any, or return what JSON has not
             return f"error: {one_line(f'{type(error).__name__}: {error}')}"
-        return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
 
 
 def load_tools(named: Sequence[str | Path]) -> Tools:
@@ -174,7 +174,7 @@ def _functions_of(path: Path) -> dict[str, Callable[..., Any]]:
         raise UserError(field="tools", value=path, accepted=f"{CALCULATOR}, or a Python file with functions")
     try:
         names = run_path(str(path))
-    except Exception as error:  # the file may raise any
+    except (Exception, SystemExit) as error:  # the file may raise any
         raise UserError(f"{path}: {one_line(f'{type(error).__name__}: {error}')}", field="tools") from None
     found: dict[str, Callable[..., Any]] = {
         name: value

@@ -12,7 +12,7 @@ class Flow:
     """What flows through steps, in one panel for each quantity.
 
     quantities: their names, such as documents and bytes. start: the amount of each before the first step. steps: the
-    name of each step, and what it takes of each quantity.
+    name of each step, and what it takes of each quantity; less than 0 is what it adds.
     """
 
     quantities: Sequence[str]
@@ -43,8 +43,10 @@ class Flow:
             axes.fill_between(
                 [place, place + 1], [1 - shares[place + 1]] * 2, [1, 1], color=PALETTE[0], alpha=0.75, lw=0
             )
-            self._draw_taken(axes, place, shares)
-            amount = f"−{taken[number]:,}" if taken[number] else "0"
+            if taken[number] > 0:
+                self._draw_taken(axes, place, shares)
+            sign = "−" if taken[number] > 0 else "+" if taken[number] else ""
+            amount = f"{sign}{abs(taken[number]):,}"
             axes.text(place + 0.5, -0.2, f"{name}\n{amount}", ha="center", va="top", color=INK)
         axes.text(len(self.steps) + 0.04, 1 - shares[-1] / 2, f"{shares[-1]:.1%}", ha="left", va="center", color=INK)
         axes.set(xlim=(-0.05, len(self.steps) + 0.5), ylim=(-0.55, 1.2))

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -141,6 +142,11 @@ def test_ray_that_does_not_start_is_one_line(tasks, monkeypatch, address, expect
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(UserError, match=expected):
         RayTasks(2, address).run(tasks)
+
+
+def test_ray_is_not_started_where_every_task_was_done_before(tasks, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay)
+    RayTasks(2).run(replace(tasks, titles=[]))
 
 
 def test_without_ray_the_extra_is_named(tasks, monkeypatch):

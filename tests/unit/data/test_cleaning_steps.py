@@ -38,6 +38,16 @@ def test_reasons_of_each_step(step, reasons):
     assert [outcome.reason for outcome in cleaned(DOCUMENTS, spec(step))] == reasons
 
 
+@pytest.mark.parametrize("kind", ["gopher_repetition", "gopher_quality", "c4", "fineweb_quality", "pii"])
+def test_white_space_alone_is_removed_by_the_first_step(kind):
+    """The measures of gopher_quality that divide by the number of words come behind limits that may be left out."""
+    limits = ("min_doc_words", "max_doc_words", "min_avg_word_length", "max_avg_word_length")
+    without = dict.fromkeys(limits) if kind == "gopher_quality" else {}
+    found = cleaned([" ", "\n\n", "\u2028", PROSE], spec({"kind": kind, **without}))
+    assert [outcome.reason for outcome in found] == ["empty"] * 3 + [None]
+    assert [outcome.bytes for outcome in found[:3]] == [[1, 1], [2, 2], [3, 3]]
+
+
 def test_lines_of_c4_equal_those_of_datatrove():
     filters = pytest.importorskip("datatrove.pipeline.filters")
     from datatrove.data import Document

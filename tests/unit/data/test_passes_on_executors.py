@@ -205,6 +205,18 @@ def test_a_line_that_is_no_document_is_named_and_may_be_left_out(inputs, tmp_pat
     assert "1 invalid document left out, the first in" in caplog.text
 
 
+def test_languages_are_counted_over_all_portions(inputs, tmp_path, monkeypatch):
+    language = {"kind": "language", "keep": ["even", "odd"]}
+    spec = CleaningSpec.parse({"steps": [language]}, "test")
+
+    def judge(text):
+        return ("odd" if int(text.split("\n")[0]) % 2 else "even"), True
+
+    monkeypatch.setattr("linnet.data.cleaning_steps.judge_language", lambda step: judge)
+    report = clean(inputs, tmp_path / "out", spec, executor=ThisProcess(), **SIZES)
+    assert report.steps[0].labels == {"even": 450, "odd": 450}
+
+
 def test_nothing_is_left_where_no_document_stays(tmp_path):
     source = write(tmp_path / "in.jsonl", [0, 3, 6])
     with pytest.raises(UserError, match="no document stays; removed: 3 gopher_repetition"):

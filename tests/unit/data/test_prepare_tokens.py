@@ -100,11 +100,12 @@ def test_sources_of_a_mixture_may_be_token_files_beside_text(text_data: TokenDat
     written(text_data, tmp_path / "files.bin", parts["files"])
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"page": text}) + "\n" for text in parts["rows"]))
     (tmp_path / "folder").mkdir()
+    (tmp_path / "no_rows.jsonl").touch()
     for number in range(2):
         written(text_data, tmp_path / "folder" / f"{number}.bin", parts["folder"][number::2])
     sources = {
         "files": {"inputs": str(tmp_path / "files.bin"), "weight": 1},
-        "rows": {"inputs": str(tmp_path / "rows.jsonl"), "field": "page", "weight": 2},
+        "rows": {"inputs": str(tmp_path / "*s.jsonl"), "field": "page", "weight": 2},
         "folder": {"inputs": str(tmp_path / "folder"), "weight": 1},
     }
     mixture = MixtureSpec.parse({"sources": sources}, "test")
@@ -118,7 +119,7 @@ def test_sources_of_a_mixture_may_be_token_files_beside_text(text_data: TokenDat
             found[data.source_names[owner]].append(text)
     assert {name: sorted(texts) for name, texts in found.items()} == {name: sorted(t) for name, t in parts.items()}
     assert sum(info.bytes for info in manifest.splits.values()) == sum(len(text.encode()) for text in TEXTS)
-    assert list(manifest.settings["token_files"].values()) == ["nanogpt", "text", "nanogpt", "nanogpt"]
+    assert list(manifest.settings["token_files"].values()) == ["nanogpt", "text", "text", "nanogpt", "nanogpt"]
     assert [part.name for part in source_parts(data, mixture)] == list(parts)
 
 

@@ -307,6 +307,9 @@ def test_rows_have_addresses_of_their_pages(tmp_path: Path) -> None:
                 assert list(source.pages()) == [(f"text {n}", url) for n, url in enumerate(expected)]
                 assert source.counts.located == sum(url is not None for url in expected)
                 assert list(source.documents()) == ["text 0", "text 1", "text 2"]
+    table = write(tmp_path / "a.csv", "meta.at,text\nhttp://a.org/0,text 0\n,text 1\nhttp://a.org/2,text 2\n")
+    with Source(table, url_field="meta.at") as source:
+        assert [url for _, url in source.pages()] == ["http://a.org/0", None, "http://a.org/2"]
 
 
 def test_a_field_may_be_a_path(tmp_path: Path) -> None:

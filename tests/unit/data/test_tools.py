@@ -62,6 +62,18 @@ def test_the_calculator_knows_nothing_else(expression: str):
         calculate(expression)
 
 
+def test_what_a_function_raises_or_returns_ends_no_conversation(tmp_path: Path):
+    def ends() -> None:
+        raise SystemExit(3)
+
+    tools = Tools({"ends": ends, "pairs": lambda: {(1, 2): 3}})
+    assert contents(tools, "ends()") == ["error: SystemExit: 3"]
+    assert contents(tools, "pairs()")[0].startswith("error: TypeError: keys must be")
+    (tmp_path / "ends.py").write_text("def f(): pass\nraise SystemExit(3)\n")
+    with pytest.raises(UserError, match=r"ends\.py: SystemExit: 3"):
+        load_tools([tmp_path / "ends.py"])
+
+
 def test_what_goes_wrong_is_told_to_the_model():
     assert contents(CALCULATOR_ALONE, "calculator(1 / 0)") == ["error: ZeroDivisionError: division by zero"]
     assert contents(CALCULATOR_ALONE, "calculator(2 +)") == ["error: ValueError: 2 +: not an expression of numbers"]

@@ -139,7 +139,10 @@ def test_show_of_another_conversation_as_json_and_page(capsys, talked, tmp_path)
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [(("--number", 3), "--number 3: "), (("--out", "page.txt"), "--out page.txt: expected a file whose name ends in")],
+    [
+        (("--number", 3), "chat.jsonl has 2 conversations"),
+        (("--out", "page.txt"), "--out page.txt: expected a file whose name ends in"),
+    ],
 )
 def test_show_refuses(capsys, talked, options, expected):
     code, _, err = shown(capsys, talked, *options)

@@ -171,6 +171,10 @@ def test_arguments_that_are_not_text_are_refused(arguments: list[str], capsys: p
         (["prepare", "x", "--out", "y", "--vocab-size", "2k"], "'--vocab-size': 2k: expected a whole number"),
         (["generate", "x", "--seed", "abc"], "'--seed': abc: expected a whole number"),
         (["generate", "x", "--top-p", "x"], "'--top-p': x: expected a number"),
+        (
+            ["data", "synthesise", "--out", "x.jsonl", "--count", "0"],
+            "'--count': 0: expected a whole number, at least 1, at most 100,000,000",
+        ),
         (["demo", "--stories", "5"], "'--stories': 5: expected a whole number, at least 40"),
         (
             ["plan", "fit", "x", "--out", "y", "--hold-out", "2"],

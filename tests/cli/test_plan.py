@@ -268,7 +268,7 @@ def test_the_highest_losses_are_dropped_and_the_counting_is_chosen(
         (["--flops", "much"], "error: --flops much: expected FLOPs from 1e6 to 1e30, as in 1e18\n"),
         (["--flops", "1e18", "--hours", "2"], "error: --flops, --hours: too many; expected one of --flops, --hours,"),
         (["--flops", "1e18", "--law", "gopher"], "error: --law gopher: no such file, and no law of that name; laws: "),
-        (["--flops", "1e18", "--data", "nowhere"], "error: nowhere: no such data folder; make one"),
+        (["--flops", "1e18", "--data", "nowhere"], "error: nowhere: no such file or folder; `linnet prepare` makes"),
         (["--flops", "1e18", "--throughput", "0"], "error: --throughput 0: expected FLOPs per second from 1e3 to"),
         (["--flops", "1e9", "--throughput", "1k"], "error: a model of "),
         (["--tokens", "1e300"], "error: --tokens 1e300: expected tokens from 1 to 1e16, as in 2B\n"),

@@ -156,6 +156,13 @@ def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path, pr
             "--end <eos>: expected the path of a tokenizer.json as --tokenizer",
         ),
         ("a.txt", b"a b", ["missing.txt"], "missing.txt: no such file"),
+        (
+            "a.txt",
+            b"a b",
+            ["--tokenizer", "words"],
+            "--tokenizer words: expected one of bytes, char, bpe, unigram, sentencepiece, or the path of a "
+            "tokenizer.json",
+        ),
         ("a.txt", b"a b", ["--out", "a.txt"], "--out a.txt: a.txt is a file; a folder is expected"),
     ],
 )
@@ -340,7 +347,8 @@ def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_pat
     for words, expected in (
         (("--chat", "chat.jsonl"), "--model: expected it beside --chat"),
         (("--model", "model"), "--chat: expected it, --preferences or --prompts beside --model"),
-        (("--chat", "no.jsonl", "--model", "model"), "--chat no.jsonl: expected a .jsonl file"),
+        (("--chat", "no.jsonl", "--model", "model"), "--chat no.jsonl: no such file; expected a .jsonl file"),
+        (("--chat", ".", "--model", "model"), "--chat .: is a folder; expected a .jsonl file"),
         (("--chat", "chat.jsonl", "--model", "model", "--field", "x"), "--field x: applies only to text"),
         (("x.txt", "--chat", "chat.jsonl", "--model", "model"), "applies only to text, and not to conversations"),
     ):

@@ -62,7 +62,7 @@ def test_a_sound_template_passes(capsys, folder):
 
 def test_a_missing_file_is_named(capsys, folder):
     assert main(["tokenizer", "doctor", "none.jsonl", "--model", str(folder / "model")]) == 2
-    assert "none.jsonl: expected a .jsonl file of conversations" in capsys.readouterr().err
+    assert "none.jsonl: no such file; expected a .jsonl file of conversations" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -226,6 +226,7 @@ def show(
     A line of the file has `messages`, or `instruction` and `output` (`input`, `system`), or `conversations` (ShareGPT).
     Trained tokens are green, in brackets [[...]] where there are no colours.
     """
+    from collections import deque
     from itertools import islice
 
     from linnet.data.chat_setup import chat_setup
@@ -236,9 +237,9 @@ def show(
 
     if out is not None and out.suffix != ".html":
         raise UserError(field="out", value=out, accepted="a file whose name ends in .html")
-    conversation = next(islice(read_conversations(file), number - 1, None), None)
-    if conversation is None:
-        raise UserError(f"{file} has fewer conversations", field="number", value=number)
+    count, conversation = deque(enumerate(islice(read_conversations(file), number), 1), maxlen=1).pop()
+    if count < number:
+        raise UserError(f"{file} has {count:,} conversations", field="number", value=number)
     folder = model_folder(model)
     setup = chat_setup((folder, folder / PUBLISHED), chat_template)
     found = ChatEncoder(setup.template, setup.tokenizer).encode(conversation)

@@ -231,6 +231,6 @@ def _with_value(message: str, error: typer.BadParameter) -> str:
         return message
     is_integer = option.type_descriptor.annotation in (int, list[int])
     limits = (("at least", option.min), ("at most", option.max))
-    bounds = [f"{words} {bound:g}" for words, bound in limits if bound is not None]
+    bounds = [f"{words} {bound:,.10g}" for words, bound in limits if bound is not None]
     accepted = ", ".join(["a whole number" if is_integer else "a number", *bounds])
     return f"{message.partition(': ')[0]}: {found['input']}: expected {accepted}"

@@ -10,6 +10,7 @@ import typer
 from linnet.cli.console import note
 from linnet.cli.options import AsJson, ChatTemplateFile, LongConversationsChoice, SplitDigits, option
 from linnet.core.errors import UserError
+from linnet.core.files import check_file
 from linnet.core.spec import read_yaml
 from linnet.present.show import write, write_json, write_parts
 
@@ -135,6 +136,7 @@ def prepare(
     from linnet.data.prepare import prepare as prepare_data
     from linnet.data.prepare_tokens import has_token_files, prepare_token_files
     from linnet.data.token_files import expand_token_files, is_token_file
+    from linnet.data.tokenizer_training import KINDS
 
     if mixture is None and (mixture := _mixture_among(files or [])) is not None:
         files = None
@@ -161,6 +163,9 @@ def prepare(
         manifest = prepare_token_files(token_files, out, tokenizer, validation, overwrite, end=end or (), mixture=mixed)
         _report(manifest, out, as_json, mixture)
         return
+    if tokenizer not in (*KINDS, SENTENCEPIECE) and not Path(tokenizer).exists():
+        accepted = f"one of {', '.join(KINDS)}, {SENTENCEPIECE}, or the path of a tokenizer.json"
+        raise UserError(field="tokenizer", value=tokenizer, accepted=accepted)
     manifest = prepare_data(
         files or [],
         out,
@@ -271,8 +276,7 @@ class _ChatReading:
         if self.model is None:
             raise UserError(field="model", accepted=f"it beside --{kind}")
         for file in files:
-            if not file.is_file():
-                raise UserError(field=kind, value=file, accepted="a .jsonl file")
+            check_file(file, kind, "a .jsonl file")
         return kind, files, self.model
 
 

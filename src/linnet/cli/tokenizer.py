@@ -10,6 +10,7 @@ import typer
 from linnet.cli.console import interruptions_reported, show_result
 from linnet.cli.options import AsJson, ChatTemplateFile, Separator, SplitDigits, TextField, option
 from linnet.core.errors import UserError
+from linnet.core.files import check_file
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
@@ -303,8 +304,7 @@ def doctor(
     from linnet.present.progress import progress
     from linnet.present.table import Table
 
-    if not file.is_file():
-        raise UserError(field="file", value=file, accepted="a .jsonl file of conversations")
+    check_file(file, "file", "a .jsonl file of conversations")
     folder = model_folder(model)
     setup = chat_setup((folder, folder / PUBLISHED), chat_template)
     with progress("checking", file.stat().st_size, "bytes") as advance:

@@ -86,7 +86,7 @@ def train(
         option(
             "FILE.jsonl",
             "Instead of --data: pairs of a chosen and a rejected answer (repeatable); with --from. The objective is "
-            "training.preference: dpo, ipo or orpo.",
+            "training.preference: dpo, ipo, orpo or reward.",
         ),
     ] = None,
     prompts: Annotated[

@@ -37,6 +37,12 @@ _REASONS = {
 }
 
 
+def check_file(path: Path, field: str, accepted: str) -> None:
+    """`UserError` that names a field unless there is a file: nothing is there, or a folder."""
+    if not path.is_file():
+        raise UserError("is a folder" if path.is_dir() else "no such file", field=field, value=path, accepted=accepted)
+
+
 def cache_folder() -> Path:
     """The user's folder for what linnet can compute or download again; `UserError` if the user has no home."""
     cache = os.environ.get("XDG_CACHE_HOME")

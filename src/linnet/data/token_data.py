@@ -38,9 +38,10 @@ def _read_manifest(folder: Path) -> tuple[Manifest, legacy.Kind | None]:
     path = folder / MANIFEST
     if not path.is_file():
         parts = sorted(str(manifest.parent) for manifest in folder.glob(f"*/{MANIFEST}"))
+        if not folder.exists():
+            raise UserError(f"{folder}: no such file or folder; `linnet prepare` makes a data folder of text")
         instead = f"expected one of {', '.join(parts)}" if parts else "make one with `linnet prepare`"
-        what = f"not a data folder (no {MANIFEST})" if folder.exists() else "no such data folder"
-        raise UserError(f"{folder}: {what}; {instead}")
+        raise UserError(f"{folder}: not a data folder (no {MANIFEST}); {instead}")
     plain = without_checksum(read_json(path), str(path))
     version = plain.get("version") if isinstance(plain, dict) else None
     if version == legacy.VERSION:

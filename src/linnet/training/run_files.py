@@ -11,7 +11,7 @@ from typing import Any
 
 from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError, note
-from linnet.core.files import sha256_of
+from linnet.core.files import check_file, sha256_of
 from linnet.core.spec import read_yaml
 from linnet.data.chat_setup import ChatSetup, chat_setup
 from linnet.data.conversation_lengths import LengthLimit
@@ -101,8 +101,7 @@ def given_files(by_kind: Mapping[str, Paths | None], options: Mapping[str, Any] 
     if len(paths) > 1 and not KINDS[kind].several:
         raise UserError(field=kind, value=_shown(files), accepted="one file")
     for path in paths:
-        if not path.is_file():
-            raise UserError(field=kind, value=path, accepted="a .jsonl file")
+        check_file(path, kind, "a .jsonl file")
     return RunFiles(kind, paths, chosen)
 
 

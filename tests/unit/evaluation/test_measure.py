@@ -221,7 +221,7 @@ def test_options_that_do_not_fit_are_refused(place, changes, message):
 def test_other_refusals(place, tmp_path):
     with pytest.raises(UserError, match=r"cache_policies: .*\(attention\).*expected a model with ted"):
         evaluate(place / "attention", place / "text.txt", cache_policies=[])
-    with pytest.raises(UserError, match="no such data folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         evaluate(place / "ted", tmp_path / "nowhere")
     (tmp_path / "text.pdf").write_text("%PDF\0")
     with pytest.raises(UserError, match=r"unknown kind of file '\.pdf'"):

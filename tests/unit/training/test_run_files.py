@@ -230,9 +230,10 @@ def test_another_template_needs_another_run(chat_model: Path, tmp_path: Path):
         ({"pairs": "a.jsonl", "chat": "a.jsonl"}, "chat: a.jsonl: cannot be combined with `pairs`"),
         ({"pairs": ["a.jsonl", "b.jsonl"]}, "pairs: a.jsonl, b.jsonl: expected one file"),
         ({"pairs": "a.jsonl", "options": {"chat_template": "b"}}, "chat_template: b: expected `chat` or `prompts` or"),
-        ({"chat": ["a.jsonl", "none.jsonl"]}, "chat: none.jsonl: expected a .jsonl file"),
+        ({"chat": ["a.jsonl", "none.jsonl"]}, "chat: none.jsonl: no such file; expected a .jsonl file"),
+        ({"chat": "."}, "chat: .: is a folder; expected a .jsonl file"),
     ],
-    ids=["two-kinds", "several", "option", "missing"],
+    ids=["two-kinds", "several", "option", "missing", "folder"],
 )
 def test_files_that_no_run_takes_are_refused(given: dict, message: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)

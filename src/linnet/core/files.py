@@ -1,4 +1,7 @@
-"""Reading and writing text and JSON: limited in size when read, complete or not at all when written."""
+"""Reading and writing text and JSON: limited in size when read, complete or not at all when written.
+
+Also running Python files of the user's.
+"""
 
 import errno
 import hashlib
@@ -12,11 +15,12 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
+from runpy import run_path
 from typing import Any, BinaryIO
 
 from linnet.core.atomic import BINARY, CLOSE_ON_EXEC, NO_WAIT, atomic_path
 from linnet.core.bounds import MAX_DEPTH, MAX_HASHED_BYTES, MAX_INTEGER_BITS, MAX_TEXT_BYTES, MAX_VALUES
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, one_line
 
 PIPE_WAIT_S = 10.0
 
@@ -224,3 +228,20 @@ def json_safe(figures: Any) -> Any:
     if isinstance(figures, list):
         return [json_safe(figure) for figure in figures]
     return None if isinstance(figures, float) and not math.isfinite(figures) else figures
+
+
+def run_python_file(path: str | Path, field: str) -> dict[str, Any]:
+    """Run a Python file of the user's, and return the names that it defines.
+
+    It may import other files of its folder, now and when its functions are called. field: names what asked for the
+    file. `UserError` where it fails; its own is raised as it is.
+    """
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        return run_path(str(path))
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # it may raise any
+        raise UserError(f"{type(error).__name__}: {one_line(str(error))}", field=field, value=path) from error

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from runpy import run_path
 from typing import Any, cast
 
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError, one_line
+from linnet.core.files import run_python_file
 from linnet.data.conversations import ASSISTANT, parse_messages
 from linnet.data.prompts import ChatPrompt, prompt_of
 from linnet.present import numbers
@@ -122,14 +122,14 @@ def _own_rows(path: Path, seed: int, split: str) -> Iterator[dict[str, Any]]:
     """Run a Python file of the user, and its function."""
     if not path.is_file():
         raise UserError("no such file", field="world", value=path)
+    function = run_python_file(path, "world").get(FUNCTION)
+    if not callable(function):
+        raise UserError(f"{path}: no function {FUNCTION}(seed, split)")
     try:
-        function = run_path(str(path)).get(FUNCTION)
-        if not callable(function):
-            raise UserError(f"{path}: no function {FUNCTION}(seed, split)")
         yield from function(seed, split)
-    except (UserError, KeyboardInterrupt):
+    except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{path}: {type(error).__name__}: {one_line(str(error))}") from error
 
 

@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from runpy import run_path
 from typing import Any, get_args, get_origin
 
 from linnet.core.errors import UserError, did_you_mean, one_line
+from linnet.core.files import run_python_file
 
 CALCULATOR = "calculator"
 
@@ -172,10 +172,7 @@ def _functions_of(path: Path) -> dict[str, Callable[..., Any]]:
     """The public functions that a Python file defines itself."""
     if path.suffix != ".py" or not path.is_file():
         raise UserError(field="tools", value=path, accepted=f"{CALCULATOR}, or a Python file with functions")
-    try:
-        names = run_path(str(path))
-    except (Exception, SystemExit) as error:  # the file may raise any
-        raise UserError(f"{path}: {one_line(f'{type(error).__name__}: {error}')}", field="tools") from None
+    names = run_python_file(path, "tools")
     found: dict[str, Callable[..., Any]] = {
         name: value
         for name, value in names.items()

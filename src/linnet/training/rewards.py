@@ -1,7 +1,5 @@
 """What the answers of a run on prompts earn: by a checker, a function of the user's, or a reward model."""
 
-import importlib.util
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnet.core.errors import UserError, one_line
+from linnet.core.files import run_python_file
 from linnet.data.prompts import ChatPrompt
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.folder import CONFIG, find_model_folder, weights_file
@@ -61,9 +60,9 @@ class Rewards:
         assert self._function is not None
         try:
             reward = float(self._function(dict(line.row), answer))
-        except (UserError, KeyboardInterrupt):
+        except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"it failed for the prompt of {line.place}: {type(error).__name__}: {one_line(str(error))}"
             raise UserError(problem, field="training.grpo.reward", value=self._named) from error
         if not math.isfinite(reward):
@@ -120,17 +119,8 @@ def _function_of(named: str) -> Callable[[dict[str, Any], str], float]:
     path = Path(file)
     if not file or not path.is_file():
         raise UserError(field="training.grpo.reward", value=named, accepted=ACCEPTED)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (UserError, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        problem = f"{path} cannot be run: {type(error).__name__}: {one_line(str(error))}"
-        raise UserError(problem, field="training.grpo.reward", value=named) from error
-    function = getattr(module, name, None)
-    if not inspect.isfunction(function):
+    function = run_python_file(path, "training.grpo.reward").get(name)
+    if not callable(function):
         raise UserError(field="training.grpo.reward", value=named, accepted=f"{ACCEPTED}; {path} has no such function")
-    return function
+    found: Callable[[dict[str, Any], str], float] = function
+    return found

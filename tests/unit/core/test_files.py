@@ -19,6 +19,7 @@ from linnet.core.files import (
     read_json,
     read_text,
     read_whole,
+    run_python_file,
     sha256_of,
     standard_input,
     write_json,
@@ -218,3 +219,18 @@ def test_the_standard_input_is_read_where_there_is_no_null_device(tmp_path: Path
     with (tmp_path / "file").open() as handle:
         monkeypatch.setattr(sys, "stdin", handle)
         assert standard_input().read() == b"text"
+
+
+def test_a_python_file_may_have_data_classes_and_import_its_neighbors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "neighbor_of_a_file.py").write_text("TWO = 2\n")
+    (tmp_path / "own.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n@dataclass\nclass Number:\n"
+        "    value: int\n\n\ndef double(x):\n    from neighbor_of_a_file import TWO\n\n    return Number(TWO * x)\n"
+    )
+    assert run_python_file(tmp_path / "own.py", "world")["double"](3).value == 6
+    assert len(sys.path) == len(set(sys.path))
+    for text, expected in (("1 / 0", "ZeroDivisionError: division"), ("raise SystemExit(3)", "SystemExit: 3")):
+        (tmp_path / "wrong.py").write_text(text)
+        with pytest.raises(UserError, match=rf"^world: .*wrong\.py: {expected}"):
+            run_python_file(tmp_path / "wrong.py", "world")

@@ -84,7 +84,7 @@ def test_a_function_that_fails_is_named_with_the_prompt(tmp_path: Path):
     with pytest.raises(UserError, match="endless: it returned inf for the prompt of line 2; expected a finite number"):
         Rewards(GrpoSpec(reward=f"{path}:endless")).of([UNCHECKED], ["ab"])
     path.write_text("import nothing_of_the_kind\n")
-    with pytest.raises(UserError, match=r"reward\.py cannot be run: ModuleNotFoundError: No module named"):
+    with pytest.raises(UserError, match=r"reward\.py: ModuleNotFoundError: No module named"):
         Rewards(GrpoSpec(reward=f"{path}:wrong"))
 
 

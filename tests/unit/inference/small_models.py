@@ -1,7 +1,10 @@
 """Small decoders of every mixer, their weights random and large enough that texts differ."""
 
+import itertools
+
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import nn
 
 from linnet.data.tokenizer import Tokenizer
@@ -26,6 +29,16 @@ CASES = [
 ]
 """Every example; all but the first, and those that keep the past in another way, as slow tests."""
 VOCABULARY = 23
+
+
+def in_turn(**choices: object) -> list[ParameterSet]:
+    """Every case with one of the choices, which take turns, where what is chosen does not depend on the mixer."""
+    turns = {quick: itertools.cycle(choices.items()) for quick in (True, False)}
+    cases = []
+    for case in CASES:
+        name, choice = next(turns[not case.marks])
+        cases.append(pytest.param(case.values[0], choice, id=f"{case.id}-{name}", marks=case.marks))
+    return cases
 
 
 def small_spec(mixer: MixerSpec, vocab_size: int = VOCABULARY, positions: str = "none") -> ModelSpec:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
+from small_models import CASES, EXAMPLES, VOCABULARY, in_turn, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.inference.decode import decode
@@ -38,8 +38,7 @@ def test_greedy_tokens_are_those_of_the_decoder_token_by_token(mixer: MixerSpec)
     assert len(seen) > 2
 
 
-@every_mixer
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, seed=5)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(("mixer", "sampling"), in_turn(greedy=GREEDY, drawn=Sampling(1.0, seed=5)))
 def test_a_row_of_a_left_padded_batch_is_what_it_is_alone(mixer: MixerSpec, sampling: Sampling):
     decoder = small_decoder(mixer)
     together = rows(decoder, PROMPTS, sampling=sampling)

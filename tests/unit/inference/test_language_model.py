@@ -96,13 +96,13 @@ def test_an_end_token_that_is_ignored_counts_and_prints_nothing(monkeypatch: pyt
 def test_in_a_batch_rows_go_on_after_their_ends_as_they_do_alone():
     model = speaker()
     end = model.tokenizer.end_id
-    sampling = Sampling(50.0, seed=3)  # nearly uniform: ends come soon
+    sampling = Sampling(50.0, seed=14)  # nearly uniform: ends come soon
     rows = [[end, *prompt.encode()] for prompt in PROMPTS]
-    written = list(zip(*decode(model.decoder, rows, 900, sampling, vocab_size=257), strict=True))
+    written = list(zip(*decode(model.decoder, rows, 120, sampling, vocab_size=257), strict=True))
     assert all(end in row[:-1] for row in written)
     expected = [bytes(token for token in row if token != end).decode("utf-8", "replace") for row in written]
-    assert model.generate(PROMPTS, 900, temperature=50.0, seed=3, ignore_eos=True) == expected
-    assert model.generate(PROMPTS, 900, temperature=50.0, seed=3) != expected
+    assert model.generate(PROMPTS, 120, temperature=50.0, seed=14, ignore_eos=True) == expected
+    assert model.generate(PROMPTS, 120, temperature=50.0, seed=14) != expected
 
 
 def test_ids_that_the_tokenizer_does_not_know_are_never_chosen():

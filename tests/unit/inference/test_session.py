@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import CASES, EXAMPLES, speaker
+from small_models import CASES, EXAMPLES, in_turn, speaker
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel
@@ -17,7 +17,9 @@ from linnet.layers.mixers.ted import BankCache, EvictionCache
 
 every_mixer = pytest.mark.parametrize("mixer", CASES)
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
-CHOICES = [{"temperature": 0.0}, {"temperature": 1.0, "top_k": 50}]
+each_mixer_and_choice = pytest.mark.parametrize(
+    ("mixer", "choice"), in_turn(greedy={"temperature": 0.0}, seeded={"temperature": 1.0, "top_k": 50})
+)
 PENALTIES = {"temperature": 0.7, "repetition_penalty": 1.6, "frequency_penalty": 0.8, "presence_penalty": 0.5}
 
 
@@ -36,8 +38,7 @@ def _ended(said: str, session: Session) -> str:
     return said + session._text.finish()
 
 
-@every_mixer
-@pytest.mark.parametrize("choice", CHOICES, ids=["greedy", "seeded"])
+@each_mixer_and_choice
 def test_several_calls_generate_the_text_of_one_call(mixer: MixerSpec, choice: dict[str, float]):
     model, session = speaker(mixer), _session(speaker(mixer))
     parts = [session.generate(5, seed=3, ignore_eos=True, **choice)]
@@ -46,8 +47,7 @@ def test_several_calls_generate_the_text_of_one_call(mixer: MixerSpec, choice: d
     assert _whole(model, 16, **choice) == _ended("".join(parts), session)
 
 
-@every_mixer
-@pytest.mark.parametrize("choice", CHOICES, ids=["greedy", "seeded"])
+@each_mixer_and_choice
 def test_a_saved_and_loaded_session_continues_exactly(mixer: MixerSpec, choice: dict[str, float], tmp_path: Path):
     model, path = speaker(mixer), tmp_path / "stream.safetensors"
     session = _session(model)
@@ -133,7 +133,7 @@ def test_a_session_uses_its_cache_policy(context: EvictionCache | BankCache, tmp
     assert _ended(said, session) == whole
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(length=st.integers(6, 40), data=st.data())
 def test_a_bank_serves_streams_up_to_its_length(length: int, data: st.DataObject):
     """A stream of any length up to the bank's can be generated in any parts, and saved after each of them."""

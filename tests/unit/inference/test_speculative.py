@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
+from small_models import EXAMPLES, VOCABULARY, in_turn, small_decoder
 
 from linnet.inference.decode import decode
 from linnet.inference.engine import Engine, Request, Stream
@@ -108,8 +108,7 @@ def assert_settled(run: Run, decoder: Decoder, policy: CachePolicy = FULL) -> No
             torch.testing.assert_close(decoder(more, ours), decoder(more, theirs))
 
 
-@pytest.mark.parametrize("mixer", CASES)
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(("mixer", "sampling"), in_turn(greedy=GREEDY, drawn=DRAWN))
 def test_every_mixer_gives_the_tokens_without_guesses(mixer: MixerSpec, sampling: Sampling):
     decoder = small_decoder(mixer)
     for kind in decoder.mixers[0].cache_policies:
@@ -154,8 +153,11 @@ def test_steps_of_one_token_and_passes_over_guesses_take_turns_in_float32(mixer:
     assert 5 < reader.figures.accepted < reader.figures.proposed
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("index", range(0, len(EXAMPLES), 5), ids=lambda index: EXAMPLES[index].kind)
+@pytest.mark.parametrize(
+    ("index", "sampling"),
+    [(index, (GREEDY, DRAWN)[number % 2]) for number, index in enumerate(range(0, len(EXAMPLES), 5))],
+    ids=lambda value: EXAMPLES[value].kind if isinstance(value, int) else ("drawn" if value is DRAWN else "greedy"),
+)
 def test_a_draft_of_any_mixer_guesses_without_changing_the_tokens(index: int, sampling: Sampling):
     decoder, other = small_decoder(EXAMPLES[index - 7]), small_decoder(EXAMPLES[index], seed=1)
     expected = alone(decoder, sampling)

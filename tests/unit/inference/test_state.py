@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_models import CASES, EXAMPLES, small_decoder
+from small_models import CASES, EXAMPLES, in_turn, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.inference.state import load_state, read_metadata, save_state
@@ -27,8 +27,7 @@ def state_after(decoder: Decoder, padding: tuple[int, ...] | None = None, tokens
     return state
 
 
-@every_mixer
-@pytest.mark.parametrize("padding", [None, (0, 3)], ids=["whole", "padded"])
+@pytest.mark.parametrize(("mixer", "padding"), in_turn(whole=None, padded=(0, 3)))
 @torch.no_grad()
 def test_going_on_after_loading_gives_identical_logits(
     mixer: MixerSpec, padding: tuple[int, ...] | None, tmp_path: Path

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 import torch
-from small_models import CASES, EXAMPLES, small_decoder, small_spec, speaker
+from small_models import CASES, EXAMPLES, in_turn, small_decoder, small_spec, speaker
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
@@ -28,7 +28,6 @@ from linnet.ops import int4_linear, int8_linear
 from linnet.ops.linear import can_pack_bfloat16
 
 each_mixer = pytest.mark.parametrize("mixer", CASES)
-each_head = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 
 
 def each_mixer_and_head(precisions: Iterable[str]) -> pytest.MarkDecorator:
@@ -135,8 +134,7 @@ def test_it_is_the_model_with_rounded_matrices(mixer: MixerSpec, weights: str, t
 
 
 @torch.no_grad()
-@each_mixer
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize(("mixer", "weights"), in_turn(int8="int8", int4="int4"))
 def test_without_a_fast_form(mixer: MixerSpec, weights: str, monkeypatch: pytest.MonkeyPatch):
     expected = [decoder(tokens()) for decoder in converted_models(mixer, True, weights)]
     monkeypatch.setattr(int8_linear, "has_fast_form", lambda _: False)
@@ -167,8 +165,7 @@ def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, weigh
 
 
 @torch.no_grad()
-@each_head
-@each_mixer
+@pytest.mark.parametrize(("mixer", "tied"), in_turn(tied=True, untied=False))
 def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_narrow(mixer: MixerSpec, tied: bool):
     decoder = decoder_with_weights(mixer, tied)
     narrow = converted_once(mixer, tied, "bfloat16")
@@ -203,9 +200,14 @@ def keeps_narrow(mixer: MixerSpec) -> bool:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", ["int8", "int4"])
-@pytest.mark.parametrize("mixer", KEEPS, ids=lambda spec: spec.kind)
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("mixer", "weights", "compiled"),
+    [
+        pytest.param(spec, weights, (index + number) % 2 == 0, id=f"{spec.kind}-{index}-{weights}")
+        for index, spec in enumerate(KEEPS)
+        for number, weights in enumerate(("int8", "int4"))
+    ],
+)
 def test_beside_few_bits_keys_and_values_have_sixteen(
     mixer: MixerSpec, weights: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ):

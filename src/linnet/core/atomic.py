@@ -84,10 +84,11 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_directory(target: str | Path) -> Iterator[Path]:
+def atomic_directory(target: str | Path, replaced: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield a temporary folder beside `target`, which replaces the target if the block ends without error.
 
-    `UserError` if another process writes the same folder, or something that is not a folder has that name.
+    replaced: is called once the target is the new folder, while no other process may write it. `UserError` if another
+    process writes the same folder, or something that is not a folder has that name.
     """
     target = Path(target)
     if os.path.lexists(target) and not target.is_dir():
@@ -106,6 +107,7 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
                     temporary.replace(target)
                 elif not _exchanged(temporary, target):
                     _swap(temporary, target)
+                replaced()
                 _flush(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -16,7 +16,7 @@ from linnet.data.cleaning_report import CleaningReport, StepReport
 from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, Step, make_filters
 from linnet.data.comparison import comparison_settings
 from linnet.data.passes import Pass, Passes, PassesJob
-from linnet.data.sources import REPORT, Source, describe_reading, open_sources
+from linnet.data.sources import REPORT, Source, describe_reading, open_sources, size_and_time
 from linnet.data.text_folder import SHARD_BYTES, UnfinishedFolder, check_compression, check_target
 
 _HOLDS = "cleaned text"
@@ -52,16 +52,17 @@ def clean(
     check_target(target, overwrite, _HOLDS)
     for stage in spec.stages():  # a missing package or file is said before anything is read
         make_filters(stage.filters)
-    with atomic_directory(target) as folder, ExitStack() as stack:
+    unfinished = UnfinishedFolder(target)
+    with atomic_directory(target, unfinished.remove) as folder, ExitStack() as stack:
         check_target(target, overwrite, _HOLDS)  # another process may have been faster
         url_step = spec.url_step
         sources = open_sources(stack, inputs, field, separator, skip_invalid, url_step.field if url_step else "url")
         passes = [_pass(stage, _evaluation_files(stack, stage, skip_invalid)) for stage in spec.stages()]
         opened = [*sources, *(source for one in passes for source in one.tests)]
-        sizes = [[source.name, source.size_bytes] for source in opened]
-        sizes += [[name, Path(name).stat().st_size] for step in steps for name in _files_of(step)]
-        identity = [spec.model_dump(mode="json"), sizes, field, separator, skip_invalid, shard_bytes, compress]
-        unfinished = stack.enter_context(UnfinishedFolder(target, identity))
+        read = [source.identity() for source in opened]
+        read += [[name, *size_and_time(Path(name))] for step in steps for name in _files_of(step)]
+        identity = [spec.model_dump(mode="json"), read, field, separator, skip_invalid, shard_bytes, compress]
+        stack.enter_context(unfinished.of(identity))
         job = PassesJob(CleaningReport([StepReport(step.kind) for step in steps]))
         run = Passes(unfinished, passes, job, sources, workers, shard_bytes, executor, portion_bytes, compress)
         report = run.run()

@@ -48,15 +48,16 @@ def deduplicate(
     check_compression(compress)
     target = Path(out).resolve()
     check_target(target, overwrite, _HOLDS)
-    with atomic_directory(target) as folder, ExitStack() as stack:
+    unfinished = UnfinishedFolder(target)
+    with atomic_directory(target, unfinished.remove) as folder, ExitStack() as stack:
         check_target(target, overwrite, _HOLDS)  # another process may have been faster
         if not inputs:
             raise UserError("no files given; expected files or folders of text, or - for the standard input")
         opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid, "url")
         tests, sources = opened[: len(expand_inputs(against))], opened[len(expand_inputs(against)) :]
-        identity = [spec.model_dump(mode="json"), [[one.name, one.size_bytes] for one in opened], len(tests)]
+        identity = [spec.model_dump(mode="json"), [one.identity() for one in opened], len(tests)]
         identity += [field, separator, skip_invalid, shard_bytes, compress]
-        unfinished = stack.enter_context(UnfinishedFolder(target, identity))
+        stack.enter_context(unfinished.of(identity))
         job = PassesJob(CleaningReport([StepReport(step) for step in COMPARISONS]))
         both = [Pass(settings=spec, tests=tests, comparisons=len(COMPARISONS)), Pass()]
         passes = Passes(unfinished, both, job, sources, workers, shard_bytes, executor, portion_bytes, compress)

@@ -27,6 +27,7 @@ from linnet.data.comparison import Comparison, DeduplicationSpec, describe
 from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.minhash import MinHashSpec
 from linnet.data.portions import PortionFolder, PortionWork, SourceFile, divide, work_on_portion, worker_main
+from linnet.data.readers import ReadingCounts
 from linnet.data.signatures import Records, SignatureWriter, read_signatures
 from linnet.data.sources import Source
 from linnet.data.text_folder import Amount, TextFolderWriter, TextRow, UnfinishedFolder, read_rows
@@ -71,7 +72,7 @@ class PassesJob:
     number: of the current pass. texts: the files that it reads; none for the inputs. evaluation: the evaluation
     documents among the records of the pass before. batches: of documents, done in this pass; kept: what they left.
     files: written in this pass, of which the last has `size` bytes, `written` before compression. records: written in
-    this pass.
+    this pass. counts: of the inputs and evaluation files, which later passes do not read.
     """
 
     report: CleaningReport
@@ -84,6 +85,7 @@ class PassesJob:
     size: int = 0
     written: int = 0
     records: int = 0
+    counts: list[ReadingCounts] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,15 @@ class Passes:
         self._workers, self._shard_bytes = workers, shard_bytes
         self._executor, self._portion_bytes = executor, portion_bytes
         self._place, self._compress = "", compress
+        self._read = [*sources, *(source for one in passes for source in one.tests)]
         self._needed: dict[str, int] = {}
         state = unfinished.begin()
         self.job = job if state is None else TypeAdapter(PassesJob).validate_python(state)
         if executor is not None and not self.job.number:
             self.job = job
-        elif state is not None:
+        elif state is not None and (self.job.batches or self.job.number):
+            for source, counts in zip(self._read, self.job.counts, strict=False):
+                source.counts = counts
             count = self.job.kept.documents if self.job.number else self.job.report.read.documents
             place = f" (pass {self.job.number + 1} of {len(passes)})" if len(passes) > 1 else ""
             note(f"{unfinished.target}: goes on behind {count:,} documents of an earlier call{place}")
@@ -192,7 +197,8 @@ class Passes:
         needed = [*texts, *([self._signatures] if one.settings else [])]
         self._needed = {name: (self._unfinished.path / name).stat().st_size for name in needed}
         evaluation = sum(source.counts.documents for source in one.tests)
-        self.job = PassesJob(job.report, job.number + 1, texts, evaluation)
+        counts = [source.counts for source in self._read]
+        self.job = PassesJob(job.report, job.number + 1, texts, evaluation, counts=counts)
         self._unfinished.save(self._needed, asdict(self.job))
         if one.writes_text and before:
             rmtree(self._unfinished.path / before[0])
@@ -309,7 +315,7 @@ class Passes:
                 if time.monotonic() - saved_s >= SAVE_EVERY_S:
                     self._save(texts, records)
                     saved_s = time.monotonic()
-            job.files = list(texts.files)
+            self._save(texts, records)  # an error of the disk that the result meets costs no work
 
     def _open_texts(self, stack: ExitStack) -> TextFolderWriter:
         """The files of the pass, behind what is written already."""
@@ -375,7 +381,7 @@ def _pass_over_portion(portions: PortionFolder, number: int, sources: Sequence[S
     with ExitStack() as stack:
         tests = [stack.enter_context(file.open()) for file in settings.tests]
         one = Pass(settings.filters, settings.comparison, tests, describes_tests=False)
-        unfinished = stack.enter_context(UnfinishedFolder(portions.place(number), number))
+        unfinished = stack.enter_context(UnfinishedFolder(portions.place(number)).of(number))
         job = PassesJob(CleaningReport([StepReport(step.kind) for step in settings.filters]))
         passes = Passes(unfinished, [one], job, sources, 1, settings.shard_bytes)
         passes.run_pass(one)

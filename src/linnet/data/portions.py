@@ -24,7 +24,8 @@ from linnet.core.executors import DONE, REFUSED, TaskExecutor, TaskList, TaskOut
 from linnet.core.files import read_json, write_json
 from linnet.core.spec import Spec
 from linnet.data.readers import ReadingCounts
-from linnet.data.sources import REPORT, Source
+from linnet.data.sources import REPORT, Source, size_and_time
+from linnet.data.text_folder import UnfinishedFolder
 from linnet.present.progress import Advance, progress
 
 PORTION_BYTES = 64 << 20
@@ -56,19 +57,18 @@ class SourceFile(Spec):
         """Describe a source; `UserError` for the standard input, a pipe or a data set."""
         if source.path is None:
             raise UserError(f"{source.name}: no other process can read it; expected files, or executor local")
-        found = source.path.stat()
+        size_bytes, modified_ns = size_and_time(source.path)
         return cls(
             name=source.name,
             path=str(source.path.absolute()),
-            size_bytes=found.st_size,
-            modified_ns=found.st_mtime_ns,
+            size_bytes=size_bytes,
+            modified_ns=modified_ns,
             **source.settings,
         )
 
     def open(self, part: int = 0, parts: int = 1) -> Source:
         """The source, or a part of it; a context. `UserError` if the file is not what it was."""
-        found = Path(self.path).stat()
-        if (found.st_size, found.st_mtime_ns) != (self.size_bytes, self.modified_ns):
+        if size_and_time(Path(self.path)) != (self.size_bytes, self.modified_ns):
             raise UserError(f"{self.name}: changed since the work on it began")
         reading = self.field, self.separator, self.skip_invalid, self.may_be_empty, self.url_field
         source = Source(self.path, *reading) if parts == 1 else _PartOfSource(part, parts, self.path, *reading)
@@ -235,9 +235,10 @@ class PortionFolder:
 
     def make(self, number: int, making: Making) -> None:
         """Make what is missing of a portion; wait while another worker does, as one whose caller was killed may."""
+        unfinished = UnfinishedFolder(self.place(number))
         while not self.is_done(number):
             try:
-                with atomic_directory(self.place(number)) as folder, ExitStack() as stack:
+                with atomic_directory(self.place(number), unfinished.remove) as folder, ExitStack() as stack:
                     if self.is_done(number):
                         raise LockedError  # by now another has made it
                     self._make(number, making, folder, stack)

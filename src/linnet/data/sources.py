@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from blake3 import blake3
+
 from linnet.core.atomic import errors_naming
+from linnet.core.checksum import hex_digest
 from linnet.core.errors import UserError, note
 from linnet.core.files import open_file, standard_input
 from linnet.data.readers import (
@@ -126,6 +129,16 @@ class Source:
         """The file, which other processes can read; None for the standard input, a pipe or a data set."""
         return self._path if self._is_file and self._path.is_file() else None
 
+    def identity(self) -> list[Any]:
+        """What tells whether the content is that of an earlier call: name, size and time of a file, else its hash."""
+        if self._copy is None:
+            return [self.name, *size_and_time(self._path)]
+        self._copy.seek(0)
+        hashed = blake3()
+        while block := self._copy.read(BLOCK_BYTES):
+            hashed.update(block)
+        return [self.name, self.size_bytes, hex_digest(hashed)]
+
     @property
     def is_empty(self) -> bool:
         """True if the last whole reading met no document, valid or not."""
@@ -212,6 +225,12 @@ class Source:
         if not counts.documents and not self._may_be_empty:
             reason = f"{first.reason} in {first.place}" if first else "every one is empty"
             raise UserError(f"{self.name}: no documents, {reason}")
+
+
+def size_and_time(path: Path) -> tuple[int, int]:
+    """The size of a file in bytes, and when it was changed last in nanoseconds."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def is_data_set(path: str | Path) -> bool:

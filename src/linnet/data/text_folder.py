@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -111,13 +111,15 @@ class TextFolderWriter:
 
     def flushed(self) -> dict[str, int]:
         """The size of each file, all of which is on the disk now."""
-        sizes = {name: (self._folder / name).stat().st_size for name in self.files[:-1]}
+        self._flush()
+        return {name: (self._folder / name).stat().st_size for name in self.files}
+
+    def _flush(self) -> None:
+        """Bring the last file to the disk."""
         if self._shard is not None:
             self._end_lines()
             self._shard.flush()
             os.fsync(self._shard.fileno())
-            sizes[self.files[-1]] = self._shard.tell()
-        return sizes
 
     def _end_lines(self) -> None:
         """End what is compressed together, so that a file can be read up to here; more of the kind may follow."""
@@ -154,7 +156,7 @@ class TextFolderWriter:
     def write_line(self, line: bytes) -> None:
         """Write a document that is a line already."""
         if self._shard is None or self.written >= self._shard_bytes:
-            self._end_lines()
+            self._flush()
             self._opened.close()
             suffix = "" if self._compress is None else f".{self._compress}"
             self.files.append(f"part-{len(self.files):05}.jsonl{suffix}")
@@ -178,13 +180,21 @@ def read_rows(files: Sequence[Path], advance: Advance = lambda *_: None) -> Iter
 class UnfinishedFolder:
     """Where the files of a long job are until it ends, beside the folder that they become: so a killed job goes on.
 
-    identity: plain data that decides what is written; the files of a job with another one are removed. A context that
-    leaves nothing behind after an error unless something was saved.
+    A context that leaves nothing behind after an error unless something was saved. What it holds is removed when the
+    result has its name (`atomic_directory`), and not before.
     """
 
-    def __init__(self, target: Path, identity: Any) -> None:
+    def __init__(self, target: Path) -> None:
         self.target, self.path = target, target.with_name(f".{target.name}.unfinished")
-        self._state, self._identity = self.path / "state.json", json.loads(json.dumps(identity))
+        self._state, self._identity = self.path / "state.json", None
+
+    def of(self, identity: Any) -> Self:
+        """The folder for a job; the files of one with another identity are removed.
+
+        identity: plain data that decides what is written.
+        """
+        self._identity = json.loads(json.dumps(identity))
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -192,11 +202,14 @@ class UnfinishedFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or not self._state.is_file():
+        if kind is not None and not self._state.is_file():
             self.remove()
 
     def begin(self) -> dict[str, Any] | None:
-        """What `save` was given last, if the files are as they were then or longer; else None, and an empty folder."""
+        """What `save` was given last, if the files are as they were then or longer; else None, and an empty folder.
+
+        Files that a result has too (`place_in`) are not written on: a call that was killed then begins anew.
+        """
         found = read_json(self._state) if self._state.is_file() else None
         if isinstance(found, dict) and found.get("identity") == self._identity and self._is_whole(found):
             return dict(found["state"])
@@ -206,7 +219,8 @@ class UnfinishedFolder:
 
     def _is_whole(self, found: dict[str, Any]) -> bool:
         sizes = [(self.path / name, size) for name, size in found["sizes"].items()]
-        return all(file.is_file() and file.stat().st_size >= size for file, size in sizes)
+        found_at = [(file.stat(), size) for file, size in sizes if file.is_file()]
+        return len(found_at) == len(sizes) and all(at.st_size >= size and at.st_nlink <= 1 for at, size in found_at)
 
     def save(self, sizes: Mapping[str, int], state: Mapping[str, Any]) -> None:
         """Note the state behind the first bytes of each file, all of which are on the disk."""
@@ -222,5 +236,7 @@ class UnfinishedFolder:
                 file.replace(target)
 
     def remove(self) -> None:
-        """Remove what is there."""
+        """Remove what is there, first what says that a call can go on."""
+        with suppress(OSError):
+            self._state.unlink()
         shutil.rmtree(self.path, ignore_errors=True)

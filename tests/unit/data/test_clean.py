@@ -1,4 +1,5 @@
 import errno
+import io
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from dataclasses import asdict
 import pytest
 
 from linnet.cli.main import main
+from linnet.core import atomic
 from linnet.core.errors import UserError, one_line
 from linnet.data import passes
 from linnet.data.clean import clean
@@ -173,6 +175,77 @@ def test_what_is_left_of_another_call_is_not_used(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out"}
 
 
+@pytest.mark.parametrize("inputs", ["file", "pipe"])
+def test_what_is_left_of_an_earlier_content_is_not_used(inputs, tmp_path, monkeypatch):
+    """The content has the size that it had when the call was broken off."""
+    source, out, steps = tmp_path / "in.jsonl", tmp_path / "out", spec("pii")
+
+    def given(texts):
+        write(source, texts)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+        return [str(source)] if inputs == "file" else ["-"]
+
+    with monkeypatch.context() as failing:
+        failing.setattr("linnet.data.clean.write_json", lambda *given: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
+        with pytest.raises(OSError, match="no"):
+            clean(given([f"Old {PROSE}"]), out, steps, workers=1)
+    clean(given([f"New {PROSE}"]), out, steps, workers=1)
+    assert read(out) == [f"New {PROSE}"]
+
+
+def test_a_disk_that_fails_when_all_is_done_costs_no_work(tmp_path, monkeypatch, caplog):
+    """The file system may report only then that there was no room; what it has is written on no more."""
+    source, out, steps = write(tmp_path / "in.jsonl", [PROSE] * 600), tmp_path / "out", spec("gopher_repetition")
+    flush, seen = atomic._flush, []
+
+    def fail(path):
+        if path.name.startswith("part-"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        flush(path)
+
+    monkeypatch.setattr(passes, "clean_rows", lambda rows, steps: seen.append(len(rows)) or clean_rows(rows, steps))
+    with monkeypatch.context() as failing:
+        failing.setattr(atomic, "_flush", fail)
+        with pytest.raises(OSError, match="No space left"):
+            clean([source], out, steps, workers=1)
+    assert not out.exists() and sum(seen) == 600
+    clean([source], out, steps, workers=1)
+    assert read(out) == [PROSE] * 600 and sum(seen) == 600
+    assert "goes on behind 600 documents" in caplog.text
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out"}
+
+
+def test_a_call_that_was_killed_when_the_result_had_its_name_writes_on_no_file_of_it(tmp_path, monkeypatch):
+    """Then the files have both names, so that what is cut off of one is cut off of the result."""
+    source, out, steps = write(tmp_path / "in.jsonl", [PROSE] * 600), tmp_path / "out", spec("gopher_repetition")
+    with monkeypatch.context() as killed:
+        killed.setattr("linnet.data.clean.UnfinishedFolder.remove", lambda self: None)
+        clean([source], out, steps, workers=1)
+    open_texts, links = passes.Passes._open_texts, [(out / "part-00000.jsonl").stat().st_nlink]
+
+    def opened(self, stack):
+        links.append((out / "part-00000.jsonl").stat().st_nlink)
+        return open_texts(self, stack)
+
+    monkeypatch.setattr(passes.Passes, "_open_texts", opened)
+    clean([source], out, steps, workers=1, overwrite=True)
+    assert links == [2, 1] and read(out) == [PROSE] * 600
+
+
+def test_what_was_left_out_is_told_by_a_call_that_goes_on_with_a_later_pass(tmp_path, caplog):
+    source, out = write(tmp_path / "in.jsonl", [PROSE, REPEATED]), tmp_path / "out"
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write("no JSON\n")
+    steps = spec({"kind": "url", "block_words": ["casino"]}, "exact_duplicates")
+    with pytest.MonkeyPatch.context() as second_pass:
+        second_pass.setattr(passes, "read_rows", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            clean([source], out, steps, skip_invalid=True)
+    clean([source], out, steps, skip_invalid=True)
+    assert "1 invalid document left out, the first in" in caplog.text
+    assert "2 of 2 documents have no address, so the step url lets them pass" in caplog.text
+
+
 def words(source, count):
     return [f"w{source.randrange(10**6)}" for _ in range(count)]
 
@@ -224,7 +297,7 @@ def test_comparisons_before_filters_read_the_inputs_twice(tmp_path):
     assert report.read.documents == 4
 
 
-@pytest.mark.parametrize(("saves", "resumed"), [(2, 512), (10, 512)])
+@pytest.mark.parametrize(("saves", "resumed"), [(2, 512), (12, 512)])
 def test_a_call_killed_among_comparisons_goes_on(saves, resumed, tmp_path, caplog):
     """Of the passes it is killed in the first, and in the last, where the text of the first is read."""
     source = random.Random(1)

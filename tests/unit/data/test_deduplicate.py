@@ -270,7 +270,7 @@ module.deduplicate([source], out, workers=1, shard_bytes=20_000, compress=sys.ar
 
 
 @pytest.mark.parametrize(
-    ("saves", "resumed", "compress"), [(3, 1024, None), (5, 2000, "zst"), (7, 512, "gz"), (99, 1500, None)]
+    ("saves", "resumed", "compress"), [(3, 1024, None), (6, 2000, "zst"), (8, 512, "gz"), (99, 1500, None)]
 )
 def test_a_killed_run_goes_on_without_a_document_twice_or_lost(saves, resumed, compress, tmp_path, caplog):
     """It is killed in the first pass, behind it, in the second, and when the files are in their place."""

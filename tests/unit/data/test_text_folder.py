@@ -1,5 +1,6 @@
 """Files of documents, compressed and not, written at once and behind what an earlier writer left."""
 
+import os
 import sys
 
 import pytest
@@ -53,6 +54,18 @@ def test_a_writer_goes_on_behind_what_was_flushed(tmp_path, compress):
             second.write(row)
     assert sizes.keys() == set(files) and second.files == whole.files
     assert pages(tmp_path / "broken", second.files) == pages(tmp_path / "whole", whole.files)
+
+
+@each_compression
+def test_every_file_is_on_the_disk_when_its_size_is_noted(compress, tmp_path, monkeypatch):
+    """A power cut must not leave a file of the noted size without its content."""
+    synced, sync = set(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (sync(handle), synced.add(os.fstat(handle).st_ino)))
+    with TextFolderWriter(tmp_path, 500, compress=compress) as writer:
+        for row in ROWS:
+            writer.write(row)
+        sizes = writer.flushed()
+    assert len(sizes) > 3 and {(tmp_path / name).stat().st_ino for name in sizes} <= synced
 
 
 def test_compressed_results_are_read_and_replaced_like_others(tmp_path):

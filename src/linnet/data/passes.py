@@ -32,6 +32,7 @@ from linnet.data.signatures import Records, SignatureWriter, read_signatures
 from linnet.data.sources import Source
 from linnet.data.text_folder import Amount, TextFolderWriter, TextRow, UnfinishedFolder, read_rows
 from linnet.data.workers import batched_texts, default_workers, map_in_order
+from linnet.present.numbers import counted
 from linnet.present.progress import Advance, progress
 
 SAVE_EVERY_S = 5.0
@@ -158,7 +159,7 @@ class Passes:
                 source.counts = counts
             count = self.job.kept.documents if self.job.number else self.job.report.read.documents
             place = f" (pass {self.job.number + 1} of {len(passes)})" if len(passes) > 1 else ""
-            note(f"{unfinished.target}: goes on behind {count:,} documents of an earlier call{place}")
+            note(f"{unfinished.target}: goes on behind {counted(count, 'document')} of an earlier call{place}")
 
     def run(self) -> CleaningReport:
         """Do what is left to do. `UserError`, and nothing left, if no document stays."""

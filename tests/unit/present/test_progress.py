@@ -8,6 +8,10 @@ import pytest
 from linnet.present.progress import progress
 
 
+HIDDEN_CURSOR = "\x1b[?25l"
+"""With which each display begins."""
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -41,6 +45,27 @@ def test_work_that_ends_below_an_estimate_is_complete(monkeypatch: pytest.Monkey
             advance(7, "", 9.0)
         last_drawn = terminal.getvalue().rsplit("reading", 1)[-1]
         assert ending in last_drawn
+
+
+def test_a_bar_within_another_is_a_line_below_it_and_goes(monkeypatch: pytest.MonkeyPatch):
+    """Two displays would draw over each other in turn."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress("training", total=2) as advance:
+        advance(1)
+        with progress("answers", total=4, unit="texts") as advance_inner:
+            advance_inner(3)
+            sleep(0.15)  # the bars are drawn ten times a second
+        inside = terminal.getvalue()
+        advance(1)
+    assert "3/4 texts" in inside and terminal.getvalue().count(HIDDEN_CURSOR) == 1
+    assert "answers" not in terminal.getvalue().rsplit("training", 1)[-1]
+    with pytest.raises(ZeroDivisionError), progress("outer", 1), progress("inner", 1):
+        _ = 1 / 0
+    run()
+    assert "10/10 tokens" in terminal.getvalue()
 
 
 def test_without_a_terminal_nothing_is_printed(capfd: pytest.CaptureFixture[str]):

@@ -7,7 +7,6 @@ import pytest
 
 from linnet.present.progress import progress
 
-
 HIDDEN_CURSOR = "\x1b[?25l"
 """With which each display begins."""
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from linnet.core.system import Stopped
 from linnet.data.loader import Batch, validation_batches
 from linnet.data.replay import ReplayBatches
 from linnet.data.token_data import TokenData
 from linnet.evaluation.measure import evaluate_windows
 from linnet.evaluation.models import calibration_tokens
+from linnet.present.progress import Advance, progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.spec import RunSpec
@@ -50,8 +51,12 @@ class Replay(Callback):
         context, state = self.context, self.state
         if context.state.step > 0 or state.before is not None:
             return
-        processes = context.processes
-        state.before = self._measured(islice(self._held_out(), processes.rank, None, processes.count))
+        shown, total = context.processes.is_rank0, min(self._limit, int(self._spans.counts_N.sum()))
+        with progress("held-out text", total, "tokens", shown=shown, is_estimate=True) as advance:
+            try:
+                state.before = self._measured(advance)
+            except Stopped:  # the next start measures it
+                return
         shares = f"{self._batches.share:.1%} of the sequences, {self._batches.share_of_targets:.1%} of the targets"
         held_out = f"{state.before['bits_per_byte']:.4f} bits/byte of its held-out text before the first step"
         context.reporter.note(f"training.replay: {self._folder}: {shares}; {held_out}")
@@ -61,16 +66,20 @@ class Replay(Callback):
         step, state = self.context.state.step, self.state
         if self._evaluate.state.step == step and state.step != step:
             with self.context.saved_weights():
-                own = self.context.processes.share_work(self.context.stop, self._held_out())
-                figures = self._measured(own)
+                figures = self._measured()
             state.step, state.figures = step, figures
 
-    def _held_out(self) -> Iterator[Batch]:
-        return validation_batches(self._tokens, self._spans, self._size, self._limit)
+    def _measured(self, advance: Advance = lambda *_: None) -> dict[str, Any]:
+        """The figures of the text; `Stopped` if a stop is requested meanwhile."""
+        context, processes = self.context, self.context.processes
+        batches = validation_batches(self._tokens, self._spans, self._size, self._limit)
 
-    def _measured(self, own: Iterator[Batch]) -> dict[str, Any]:
-        decoder, total = self.context.model.whole(), self.context.processes.total
-        return evaluate_windows(decoder, own, *self._reading, total=total).to_dict()
+        def own() -> Iterator[Batch]:
+            for batch in processes.share_work(context.stop, batches):
+                yield batch
+                advance(processes.count * batch.count)
+
+        return evaluate_windows(context.model.whole(), own(), *self._reading, total=processes.total).to_dict()
 
     def line_fields(self) -> dict[str, Any]:
         """The figures of the text, in the line of the step at which they were measured."""

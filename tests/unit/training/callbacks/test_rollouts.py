@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,29 @@ def test_the_first_pass_has_a_ratio_of_one(chat_model: Path, prompts: Path, tmp_
     training = {**TRAINING, "grpo": GRPO}
     linnet.train(tmp_path / "run", start_from=chat_model, prompts=prompts, training=training, callbacks=[Look()])
     assert len(seen) == 4 and max(seen) < 1e-5
+
+
+def test_a_stop_while_held_out_prompts_are_measured_leaves_them_to_the_next_start(
+    chat_model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """They are drawn a few at a time, each as if all were drawn at once."""
+    given = {"start_from": chat_model, "prompts": prompts, "training": {**TRAINING, "steps": 2, "grpo": GRPO}}
+    straight = linnet.train(tmp_path / "straight", **given)
+    monkeypatch.setattr(rollouts, "ANSWERS", 12)
+    counts, draw = list[int](), rollouts.draw
+
+    def drawn(decoder: Decoder, of: object, groups: list, *others: object) -> None:
+        counts.append(len(groups))
+        draw(decoder, of, groups, *others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rollouts, "draw", lambda *arguments: (drawn(*arguments), signal.raise_signal(signal.SIGINT)))
+        stopped = linnet.train(tmp_path / "run", **given)
+    assert counts == [3] and not stopped.finished and stopped.summary["rollouts"] == {"before": None, "after": None}
+    monkeypatch.setattr(rollouts, "draw", drawn)
+    again = linnet.train(tmp_path / "run", **given)
+    assert counts[1:] == [3, 3, 2, 4, 4, 3, 3, 2] and same(again.folder, straight.folder)
+    assert again.summary["rollouts"] == straight.summary["rollouts"]
 
 
 def test_what_does_not_fit_is_named(chat_model: Path, prompts: Path, tmp_path: Path, tiny_data, tiny_model):

@@ -260,6 +260,11 @@ def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.Exported
 
     state: of streams that have begun, with lengths unlike any other size of the model. The lengths of states are free.
     """
+    return export_with_shapes(decoder, state)[0]
+
+
+def export_with_shapes(decoder: Decoder, state: DecoderState) -> tuple["torch.export.ExportedProgram", tuple[Any, ...]]:
+    """The same, and the free sizes of its inputs as `torch.export` takes them."""
     states, several = StateTensors(state), len(state.positions) > 1
     step, batch = InPlaceStep(decoder, states), torch.export.Dim("batch", min=2)
     rows = {0: batch} if several else {}
@@ -275,10 +280,11 @@ def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.Exported
     uses_library = library(decoder.device) is not None
     with custom_ops_in_graphs() if uses_library else nullcontext():
         program = torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
+    inline_regions_without_autocast(program.graph_module)
     if uses_library:
         use_native_products(program)
     use_sums_of_products(program)
-    return program
+    return program, shapes
 
 
 def insert(graph: torch.fx.Graph, function: Any, *arguments: Any) -> torch.fx.Node:
@@ -288,6 +294,31 @@ def insert(graph: torch.fx.Graph, function: Any, *arguments: Any) -> torch.fx.No
     with values[0].fake_mode:
         node.meta["val"] = function(*values)
     return node
+
+
+def inline_regions_without_autocast(module: torch.fx.GraphModule) -> None:
+    """Put the operations of a `with torch.autocast(..., enabled=False)` block in the place of its call.
+
+    No autocast surrounds a captured step, so the block changes nothing; as a graph of its own it would hide its
+    operations from the passes over the step's.
+    """
+    graph = module.graph
+    while regions := graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_autocast):
+        for call in regions:
+            _, _, is_enabled, _, region, *operands = call.args
+            assert not is_enabled, "a layer enables autocast"
+            body = getattr(module, region.target).graph
+            copies = dict(zip(body.find_nodes(op="placeholder"), operands, strict=True))
+            with graph.inserting_before(call):
+                for node in body.nodes:
+                    if node.op not in ("placeholder", "output"):
+                        copies[node] = graph.node_copy(node, copies.__getitem__)
+            results = body.output_node().args[0]
+            for item in list(call.users):  # each takes one of the results
+                item.replace_all_uses_with(copies[results[item.args[1]]])
+                graph.erase_node(item)
+            graph.erase_node(call)
+    module.recompile()
 
 
 def use_sums_of_products(program: "torch.export.ExportedProgram") -> None:

@@ -39,10 +39,11 @@ from linnet.inference.captured_step import (
     PassFunction,
     StateTensors,
     can_capture_on_cpu,
-    export_step,
+    export_with_shapes,
     reserve,
     weights_of,
 )
+from linnet.inference.step_values import keep_position_values, let_compiler_keep, take_out_weight_values
 from linnet.inference.weights import conversion_of, convert_weights, precision_of
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.layers.state import State
@@ -162,18 +163,16 @@ def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Calla
     state: prompts have been read. A package that cannot be used is removed, and the reason is recorded.
     """
     try:
-        check_owner(package)
-        loaded = _loaded(package)
-        constants = read_tensors(_constants(package))
-        loaded.load_constants(constants, False, True, True)
+        compiled, of_weights = _opened(package), _weight_values(package)
+        values_of = _opened(of_weights) if of_weights.is_file() else None
 
         def step(state: DecoderState) -> Step:
             weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
+            if values_of is not None:  # each time anew: a step of training may have changed the weights
+                weights += values_of(weights)
 
             def run(tokens_B1: Tensor, positions_B: Tensor, states: Iterable[Tensor]) -> Tensor:
-                assert constants is not None  # the package refers to them
-                logits_BV: Tensor = loaded.run([tokens_B1, positions_B, *states, *weights])[0]
-                return logits_BV
+                return compiled([tokens_B1, positions_B, *states, *weights])[0]
 
             return _advancing(state, run)
 
@@ -191,6 +190,20 @@ def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Calla
     return step
 
 
+def _opened(package: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+    """The function of a package, from its inputs to its outputs."""
+    check_owner(package)
+    loaded, constants = _loaded(package), read_tensors(_constants(package))
+    loaded.load_constants(constants, False, True, True)
+
+    def run(inputs: list[Tensor]) -> list[Tensor]:
+        assert constants is not None  # the package refers to them
+        outputs: list[Tensor] = loaded.run(inputs)
+        return outputs
+
+    return run
+
+
 def _record_failure(package: Path, reason: str) -> None:
     """Write why a package cannot be used into a file beside it; no build is tried for a day."""
     write_text(package.with_suffix(".failed"), f"{reason}\n")
@@ -203,6 +216,11 @@ def _loaded(package: Path) -> Any:
 
         link()  # the code calls native custom ops
     return torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
+
+
+def _weight_values(package: Path) -> Path:
+    """The package that computes values from weights alone (`step_values`), where the step of a package needs some."""
+    return package.with_suffix(".weights.pt2")
 
 
 def _constants(package: Path) -> Path:
@@ -442,7 +460,10 @@ def build(request: dict[str, Any], package: Path) -> None:
     if "group" in request["weights"]:
         convert_weights(decoder, precision, request["weights"]["group"])
     decoder = decoder.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
-    program = export_step(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
+    program, shapes = export_with_shapes(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
+    step, values = take_out_weight_values(program, shapes)
+    keep_position_values(step)
+    let_compiler_keep()
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
     options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False, "aot_inductor.enable_line_tables": False}
     if library(decoder.device) is not None:
@@ -450,11 +471,18 @@ def build(request: dict[str, Any], package: Path) -> None:
 
         options["aot_inductor.custom_ops_to_c_shims"] = C_DECLARATIONS
         options["cpp.vec_isa_ok"] = True  # the compiler knows this processor: it has compiled the library for it
-    torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=options)
-    values = program.state_dict | program.constants
+    if values is not None:
+        _compile(values, made, _weight_values(package), options)
+    _compile(step, made, package, options)
+
+
+def _compile(program: "torch.export.ExportedProgram", made: Path, package: Path, options: dict[str, Any]) -> None:
+    """Compile a program to a package; made: where the compiler puts it."""
+    torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs=dict(options))
+    constants = program.state_dict | program.constants
     # The compiler may number the tensors that the trace has lifted from the code.
-    values |= {f"_tensor_constant{index}": tensor for index, tensor in enumerate(program.constants.values())}
-    write_tensors(_constants(package), {name: values[name] for name in _loaded(made).get_constant_fqns()})
+    constants |= {f"_tensor_constant{index}": tensor for index, tensor in enumerate(program.constants.values())}
+    write_tensors(_constants(package), {name: constants[name] for name in _loaded(made).get_constant_fqns()})
     with atomic_path(package) as path:
         shutil.copyfile(made, path)
 

@@ -51,6 +51,8 @@ MAMBA = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba")
 GATED_DELTA = next(mixer for mixer in EXAMPLES if mixer.kind == "gated_delta")
 MAMBA2 = next(mixer for mixer in EXAMPLES if mixer.kind == "mamba2")
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
+S4D = next(mixer for mixer in EXAMPLES if mixer.kind == "s4d")
+RETENTION = next(mixer for mixer in EXAMPLES if mixer.kind == "retention")
 PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
 KINDS = [next(mixer for mixer in EXAMPLES if mixer.kind == kind) for kind in {mixer.kind: None for mixer in EXAMPLES}]
 """One of each kind."""
@@ -460,7 +462,7 @@ def test_truth_values_of_a_state_are_compared_in_every_precision(limit: float):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixer", [MAMBA, MAMBA2, TED, EXAMPLES[0]], ids=lambda mixer: mixer.kind)
+@pytest.mark.parametrize("mixer", [MAMBA, MAMBA2, TED, S4D, RETENTION, EXAMPLES[0]], ids=lambda mixer: mixer.kind)
 def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, package: Path):
     request, package = package_of(*begun(mixer))
     assert start_build(request, package) and start_build(request, package)  # the second call finds the first at work
@@ -484,14 +486,23 @@ def test_a_process_compiles_the_step_and_other_weights_use_it(mixer: MixerSpec, 
                 chunk_1V = None if index % 5 else decoder.logits(decoder.hidden(tokens, state)[:, -1:])[:, 0]
             found_1V = step(tokens) if chunk_1V is None else chunk_1V
             torch.testing.assert_close(found_1V, expected_1V, rtol=1e-4, atol=1e-4)
+    for parameter in decoder.parameters():  # as a step of training changes them
+        parameter.data.mul_(0.9)
+    assert_steps_are_near(decoder, read_prompt(decoder), read_prompt(decoder), package, "float32", tokens=4, made=made)
 
 
 @torch.inference_mode()
 def assert_steps_are_near(
-    decoder: Decoder, state: DecoderState, expected: DecoderState, package: Path, precision: str, tokens: int
+    decoder: Decoder,
+    state: DecoderState,
+    expected: DecoderState,
+    package: Path,
+    precision: str,
+    tokens: int,
+    made: Callable[[DecoderState], Step] | None = None,
 ) -> None:
     """The package's logits of the next tokens are as near to those of the ordinary step as the precision allows."""
-    made = compiled_step.compiled_step(decoder, state, package)
+    made = made or compiled_step.compiled_step(decoder, state, package)
     assert made is not None
     step, rows = made(state), len(state.positions)
     for index in range(tokens):

@@ -1,0 +1,224 @@
+"""Values that a captured step need not compute where it uses them: those of weights alone, and of positions alone.
+
+Discretized coefficients, decays and frequencies depend on weights or on nothing. A compiler cannot know that the
+weights of a package, which are inputs, stay as they are: it would compute these values for every token, and where it
+fuses them with larger loops, for every element of a state. So the graph is divided: one that goes from the weights to
+the values, and the step, which has them as further inputs. What depends on the positions, such as sines and cosines, is
+the same for all layers, and is kept as a tensor instead of being computed within their loops.
+"""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import CodeGen
+
+aten = torch.ops.aten
+
+REARRANGING = {
+    aten.view.default,
+    aten.reshape.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.expand.default,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.unbind.int,
+    aten.to.dtype,
+    aten.to.dtype_layout,
+    aten.contiguous.default,
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
+    operator.getitem,
+}
+"""Operations that compute nothing: of weights alone, they cost less in the step than another input would."""
+
+MAX_GROWTH = 4
+"""Elements of a value for each of those that it is computed from: more would have to be read instead of computed."""
+
+FEW_ELEMENTS = 4096
+"""Elements of a value that are few, whatever it is computed from."""
+
+
+class StepOfValues(nn.Module):
+    """The step with values of weights as inputs."""
+
+    def __init__(self, graph_module: GraphModule) -> None:
+        super().__init__()
+        self.graph_module = graph_module
+
+    def forward(
+        self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor], values: list[Tensor]
+    ) -> Tensor:
+        """Return the logits `[B, V]`; states are written."""
+        logits_BV: Tensor = self.graph_module(token_B1, position_B, *states, *weights, *values)
+        return logits_BV
+
+
+class WeightValues(nn.Module):
+    """The values, from the weights."""
+
+    def __init__(self, graph_module: GraphModule) -> None:
+        super().__init__()
+        self.graph_module = graph_module
+
+    def forward(self, weights: list[Tensor]) -> list[Tensor]:
+        """Return the values, in the order in which the step takes them."""
+        return list(self.graph_module(*weights))
+
+
+@dataclass(frozen=True)
+class DeterminedPart:
+    """The part of a graph that some of its inputs determine.
+
+    sources: for each node of the part, the inputs that it depends on. computed: the nodes whose value is more than a
+    rearrangement of inputs.
+    """
+
+    sources: Mapping[Node, frozenset[Node]]
+    computed: frozenset[Node]
+
+    @classmethod
+    def of(cls, graph: Graph, inputs: Iterable[Node]) -> "DeterminedPart":
+        """The part that depends on no other input than these; what depends on nothing belongs to it."""
+        sources, computed = {node: frozenset([node]) for node in inputs}, set[Node]()
+        for node in graph.nodes:
+            if node.op != "call_function" or _writes(node) or any(x not in sources for x in node.all_input_nodes):
+                continue
+            sources[node] = frozenset[Node]().union(*(sources[x] for x in node.all_input_nodes))
+            if node.target not in REARRANGING or any(x in computed for x in node.all_input_nodes):
+                computed.add(node)
+        return cls(sources, frozenset(computed))
+
+    def results(self) -> list[Node]:
+        """The computed tensors that other parts of the graph use, in the order of the graph."""
+        return [
+            node
+            for node in self.sources
+            if node in self.computed
+            and isinstance(node.meta.get("val"), Tensor)
+            and any(user not in self.sources for user in node.users)
+        ]
+
+
+def _writes(node: Node) -> bool:
+    """True for a function that writes its inputs, and for one of which that is not known."""
+    if node.target is operator.getitem:
+        return False
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or bool(schema.is_mutable)
+
+
+def take_out_weight_values(
+    program: ExportedProgram, shapes: Sequence[Any]
+) -> tuple[ExportedProgram, ExportedProgram | None]:
+    """Divide a captured `InPlaceStep` into a `StepOfValues` and the `WeightValues` that it needs.
+
+    shapes: the dynamic shapes with which the program was exported. The first is the program as it is, and the second
+    None, if nothing is computed from weights alone.
+    """
+    module, inputs = program.module(check_guards=False), program.example_inputs[0]
+    placeholders, weights = module.graph.find_nodes(op="placeholder"), inputs[-1]
+    of_weights = placeholders[len(placeholders) - len(weights) :]
+    part = DeterminedPart.of(module.graph, of_weights)
+    found = [node for node in part.results() if _is_small(node, part.sources[node])]
+    if not found:
+        return program, None
+    making = WeightValues(_graph_of(module, of_weights, found))
+    values = making(weights)
+    for number, node in enumerate(found):
+        with module.graph.inserting_after(placeholders[-1]):
+            placeholders.append(module.graph.placeholder(f"value_{number}"))
+        placeholders[-1].meta = dict(node.meta)
+        node.replace_all_uses_with(placeholders[-1])
+    step, shapes = StepOfValues(_flat(module)), (*shapes, [None] * len(values))
+    divided = torch.export.export(step, (*inputs, values), dynamic_shapes=shapes, strict=False)
+    return divided, torch.export.export(making, (weights,), strict=False)
+
+
+def _is_small(node: Node, sources: frozenset[Node]) -> bool:
+    """False for a value much larger than the weights that it is made from, and for one of a size that is not known."""
+    value, read = node.meta["val"], sum(source.meta["val"].numel() for source in sources)
+    if any(not isinstance(size, int) for size in value.shape):
+        return False
+    return bool(value.numel() <= max(FEW_ELEMENTS, MAX_GROWTH * read))
+
+
+def _graph_of(module: GraphModule, inputs: Sequence[Node], results: Sequence[Node]) -> GraphModule:
+    """The part of a graph that computes results from inputs."""
+    needed, waiting = set[Node](), list(results)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    graph = Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node in module.graph.nodes:
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in results))
+    return GraphModule(module, graph)
+
+
+def _flat(module: GraphModule) -> GraphModule:
+    """The same graph as a function that takes its inputs one by one, and returns its first output."""
+    graph = module.graph
+    for check in graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
+        graph.erase_node(check)  # of a dtype that the trace has seen; it would keep what was taken out
+    graph.set_codegen(CodeGen())
+    output = graph.output_node()
+    result = output.args[0]
+    output.args = (result[0] if isinstance(result, (tuple, list)) else result,)
+    graph.eliminate_dead_code()
+    return GraphModule(module, graph)  # without the hook that checks the structure of the inputs
+
+
+_definitions: Any = torch.library.Library("linnet", "FRAGMENT")  # type: ignore[no-untyped-call]
+_definitions.define("kept(Tensor x) -> Tensor")
+_definitions.impl("kept", torch.clone, "CompositeExplicitAutograd")
+torch.library.register_fake("linnet::kept", torch.empty_like, lib=_definitions)
+kept = torch.ops.linnet.kept.default
+"""The same tensor, which the compiler computes as a whole instead of element by element where it is used."""
+
+
+def let_compiler_keep() -> None:
+    """Tell the compiler of PyTorch what `kept` means."""
+    from torch._inductor.lowering import lowerings, register_lowering
+
+    def keep(x: Any) -> Any:
+        x.realize()
+        return x
+
+    if kept not in lowerings:
+        register_lowering(kept, type_promotion_kind=None)(keep)
+
+
+def keep_position_values(program: ExportedProgram) -> None:
+    """Let the compiler keep what a step computes from positions alone, and from values of weights, as tensors."""
+    graph, inputs = program.graph_module.graph, program.example_inputs[0]
+    placeholders = graph.find_nodes(op="placeholder")
+    free = [node for node in placeholders if node.name in program.graph_signature.user_inputs]
+    values = free[len(free) - len(inputs[4]) :] if len(inputs) > 4 else []
+    position = free[1]
+    part = DeterminedPart.of(graph, [position, *values])
+    for node in part.results():
+        if position not in part.sources[node]:
+            continue
+        users = [user for user in node.users if user not in part.sources]
+        with graph.inserting_after(node):
+            copy = graph.call_function(kept, (node,))
+        copy.meta = dict(node.meta)
+        for user in users:
+            user.replace_input_with(node, copy)
+    program.graph_module.recompile()

@@ -300,12 +300,14 @@ class _SuiteRun:
                 group = [job for job in rest if (self.suite.run(job.run).calibration_of, job.seed) not in names]
             rest = [job for job in rest if job not in group]
             ready = [job for job in group if not self._skip_without_teacher(job)]
-            self.executor.run(ready, context)
-            for job in ready:
-                rows = read_rows(self.suite.run_folder(self.out, self.suite.run(job.run), job.seed) / RESULTS)
-                if job.steps is not None:
-                    rows = [row.model_copy(update={"values": {**row.values, "steps": job.steps}}) for row in rows]
-                self._add(rows)
+            try:
+                self.executor.run(ready, context)
+            finally:  # where workers were stopped, there are rows of the jobs that are complete
+                for job in ready:
+                    rows = read_rows(self.suite.run_folder(self.out, self.suite.run(job.run), job.seed) / RESULTS)
+                    if job.steps is not None:
+                        rows = [row.model_copy(update={"values": {**row.values, "steps": job.steps}}) for row in rows]
+                    self._add(rows)
 
     def _skip_without_teacher(self, job: Job) -> bool:
         """Add a row for a job whose teacher (the run that it takes its calibration from) has no result."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import yaml
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
-from linnet.experiments.executors import make_executor
-from linnet.experiments.jobs import Runner
-from linnet.experiments.results import ResultRow, read_rows
+from linnet.experiments.executors import InProcessExecutor, JobContext, make_executor
+from linnet.experiments.jobs import ExperimentStopped, Job, Runner
+from linnet.experiments.results import ResultRow, ResultTable, read_rows
 from linnet.experiments.run import run_suite
 from linnet.experiments.suite import Suite
 
@@ -59,6 +60,22 @@ def test_a_failed_job_is_named_and_two_processes_find_what_one_finds(straight: P
     (foreign / "notes.txt").unlink()
     run_suite(suite, out, Runner([].append), executor=make_executor("local", 2))
     assert quality(out) == quality(straight) and len(quality(straight)) == 2
+
+
+def test_what_was_complete_when_workers_were_stopped_is_in_the_record(tmp_path: Path):
+    class StoppedAfterOne(InProcessExecutor):
+        def run(self, jobs: Sequence[Job], context: JobContext) -> None:
+            """Carry out the first job."""
+            super().run(jobs[:1], context)
+            raise ExperimentStopped("stopped", signal.SIGTERM)
+
+    record = ResultTable(tmp_path / "record.jsonl")
+    with pytest.raises(ExperimentStopped):
+        run_suite(Suite.parse(PLAIN, "test"), tmp_path / "out", Runner([].append), "test", StoppedAfterOne(), record)
+    assert {(row.run, row.measure) for row in ResultTable(tmp_path / "record.jsonl").rows.values()} == {
+        ("narrow", "training"),
+        ("narrow", "likelihood"),
+    }
 
 
 def _slow(folder: Path) -> tuple[Path, list[str]]:

@@ -130,11 +130,14 @@ def test_show_prints_what_is_trained_on(capsys, talked):
 
 
 def test_show_of_another_conversation_as_json_and_page(capsys, talked, tmp_path):
-    code, out, _ = shown(capsys, talked, "--number", 2, "--json", "--out", tmp_path / "page.html")
+    page = tmp_path / "page.html"
+    code, out, _ = shown(capsys, talked, "--number", 2, "--out", page)
+    assert code == 0 and out.endswith(f"\nwritten to {page}\n")
+    code, out, _ = shown(capsys, talked, "--number", 2, "--json", "--out", page)
     found = json.loads(out)
     assert code == 0 and found["trained"] == len("Now.") + 1 and found["torn"] == 0
     assert found["tokens"][-1]["text"] == "<|end|>" and found["tokens"][-1]["role"] == "assistant"
-    assert "linnet data show" in (tmp_path / "page.html").read_text()
+    assert "linnet data show" in page.read_text()
 
 
 @pytest.mark.parametrize(

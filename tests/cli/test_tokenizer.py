@@ -115,7 +115,7 @@ def test_train_inspect_and_compare(text: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["tokenizer", "compare", small, large, "--text", str(text), *budget, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["model"], found["max_parameters"], found["tokenizers"][0]["budget_share"]) == (
-        "64 wide", 100_000, 260 * 64 / 100_000
+        "a decoder 64 wide", 100_000, 260 * 64 / 100_000
     )  # fmt: skip
 
 

@@ -250,6 +250,8 @@ def show(
         write_json(view.to_dict())
     else:
         write_terminal(view)
+        if out is not None:
+            write(f"written to {out}\n")
 
 
 @data.command()

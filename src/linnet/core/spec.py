@@ -184,6 +184,8 @@ def field_path(location: tuple[int | str, ...], data: Any) -> str:
         if isinstance(data, dict) and part not in data and data.get("kind") == part:
             continue
         is_field = isinstance(data, dict) and part in data
+        if part == "[key]":  # a key of a mapping that pydantic refuses; the message shows it as the value
+            continue
         if isinstance(part, str) and not is_field and UNION_MEMBER.fullmatch(part):
             continue
         path += f"[{part}]" if isinstance(data, list) else f".{part}" if path else str(part)

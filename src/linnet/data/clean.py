@@ -48,8 +48,8 @@ def clean(
     if not steps:
         raise UserError("every step has `enabled: false`; expected one that does something", field="steps")
     check_compression(compress)
+    check_target(Path(out), overwrite, _HOLDS)
     target = Path(out).resolve()
-    check_target(target, overwrite, _HOLDS)
     for stage in spec.stages():  # a missing package or file is said before anything is read
         make_filters(stage.filters)
     unfinished = UnfinishedFolder(target)
@@ -136,5 +136,8 @@ def _evaluation_files(stack: ExitStack, stage: CleaningStage, skip_invalid: bool
     """Open what the documents of a stage are compared with."""
     for step in stage.comparisons:
         if step.kind == "decontamination":
-            return open_sources(stack, step.against, step.field, step.separator, skip_invalid)
+            try:
+                return open_sources(stack, step.against, step.field, step.separator, skip_invalid)
+            except UserError as error:
+                raise UserError(str(error), field=f"{step.kind}.against") from error
     return []

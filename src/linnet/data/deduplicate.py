@@ -46,8 +46,8 @@ def deduplicate(
     """
     spec = spec or DeduplicationSpec()
     check_compression(compress)
+    check_target(Path(out), overwrite, _HOLDS)
     target = Path(out).resolve()
-    check_target(target, overwrite, _HOLDS)
     unfinished = UnfinishedFolder(target)
     with atomic_directory(target, unfinished.remove) as folder, ExitStack() as stack:
         check_target(target, overwrite, _HOLDS)  # another process may have been faster

@@ -4,6 +4,7 @@ Legend: `B` rows of a batch, `T` tokens of a row.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batch, Batches
 from linnet.data.mixed_batches import Interleaving
 from linnet.data.packing import PackedBatches
-from linnet.data.token_data import TokenData
+from linnet.data.token_data import TokenData, read_manifest
 
 
 def open_replayed(folder: str, data: TokenData) -> TokenData:
@@ -22,6 +23,7 @@ def open_replayed(folder: str, data: TokenData) -> TokenData:
 
     `UserError` for one of rows, and for a tokenizer that is not that of the rows without its control tokens.
     """
+    check_replayed(folder)
     text = TokenData.open(folder)
     if text.is_rows:
         raise UserError("holds rows", field="training.replay.data", value=folder, accepted="a data folder of text")
@@ -30,6 +32,14 @@ def open_replayed(folder: str, data: TokenData) -> TokenData:
         accepted = "a text prepared with the tokenizer of the model that the run starts from"
         raise UserError(problem, field="training.replay.data", value=folder, accepted=accepted)
     return text
+
+
+def check_replayed(folder: str) -> None:
+    """`UserError` that names the field unless there is a data folder."""
+    try:
+        read_manifest(Path(folder))
+    except UserError as error:
+        raise UserError(str(error), field="training.replay.data") from error
 
 
 class ReplayBatches:

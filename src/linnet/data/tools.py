@@ -171,7 +171,8 @@ def _text_call(text: str, name: str, inside: str) -> ToolCall:
 def _functions_of(path: Path) -> dict[str, Callable[..., Any]]:
     """The public functions that a Python file defines itself."""
     if path.suffix != ".py" or not path.is_file():
-        raise UserError(field="tools", value=path, accepted=f"{CALCULATOR}, or a Python file with functions")
+        problem = "" if path.exists() else "no such file"
+        raise UserError(problem, field="tools", value=path, accepted=f"{CALCULATOR}, or a Python file with functions")
     names = run_python_file(path, "tools")
     found: dict[str, Callable[..., Any]] = {
         name: value

@@ -43,7 +43,12 @@ def plain_decoder(width: int, context_length: int = 1024) -> ModelSpec:
         "norm": {"kind": "rms", "placement": "pre"},
     }
     sizes = {"vocab_size": 1024, "d_model": width, "context_length": context_length}
-    described = {"name": f"{width} wide", **sizes, "blocks": [block], "head": {"tied": True, "norm": {"kind": "rms"}}}
+    described = {
+        "name": f"a decoder {width} wide",
+        **sizes,
+        "blocks": [block],
+        "head": {"tied": True, "norm": {"kind": "rms"}},
+    }
     return ModelSpec.parse(described, "width")
 
 

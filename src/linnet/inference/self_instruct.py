@@ -171,7 +171,7 @@ def _short_tasks(
     if len(found) < 2:
         raise UserError(f"{origin}: {len(found)} of {len(tasks):,} seeds fit into {context}; expected at least 2")
     if left_out := len(tasks) - len(found):
-        note(f"note: {origin}: {left_out:,} of {len(tasks):,} seeds do not fit into {context}, and are left out")
+        note(f"{origin}: {left_out:,} of {len(tasks):,} seeds do not fit into {context}, and are left out")
     return found
 
 

@@ -39,7 +39,8 @@ def word_columns(table: Table) -> set[int]:
     for number, column in enumerate(zip(*table.rows, strict=True)):
         cells = "\n".join(cell.partition("\n")[0] for cell in column)  # a second line is small print
         has_sentence = re.search(r"[a-z]+ [a-z]+ [a-z]+", cells) is not None
-        if has_sentence or (cells.strip() and not re.search(r"\d", cells)):
+        all_names = all(re.fullmatch(r"[A-Za-z][\w.-]*|", cell) for cell in column)  # `top_2_gram`
+        if has_sentence or (cells.strip() and (all_names or not re.search(r"\d", cells))):
             found.add(number)
     return found
 

@@ -118,7 +118,8 @@ def _function_of(named: str) -> Callable[[dict[str, Any], str], float]:
     file, _, name = named.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():
-        raise UserError(field="training.grpo.reward", value=named, accepted=ACCEPTED)
+        problem = f"{path}: no such file" if file and not path.exists() else ""
+        raise UserError(problem, field="training.grpo.reward", value=named, accepted=ACCEPTED)
     function = run_python_file(path, "training.grpo.reward").get(name)
     if not callable(function):
         raise UserError(field="training.grpo.reward", value=named, accepted=f"{ACCEPTED}; {path} has no such function")

@@ -21,6 +21,7 @@ from linnet.data.prepare import PAIRS, TEXT, load_tokenizer, prepare, prepare_pa
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
 from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
 from linnet.data.prepare_tokens import has_token_files, prepare_token_files
+from linnet.data.replay import check_replayed
 from linnet.data.sources import STDIN, expand_inputs
 from linnet.data.token_data import read_manifest
 from linnet.data.token_files import expand_token_files, is_token_file
@@ -115,6 +116,8 @@ def prepare_run_files(run: RunSpec, given: RunFiles) -> None:
     `UserError` if the folder was made of other files or with other options.
     """
     kind = KINDS[given.kind]
+    if run.training.replay is not None:
+        check_replayed(run.training.replay.data)  # before the conversations are read
     kind.check(run, given)
     if not (run.data / MANIFEST).is_file():
         kind.prepare(run, given)

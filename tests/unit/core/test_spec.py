@@ -43,6 +43,7 @@ class Tree(Spec):
     rings: PositiveInt | None = None
     parts: list[Annotated[Leaf | Twig, Field(discriminator="kind")]] = Field(default=[])
     by_name: dict[str, Leaf] = Field(default={})
+    by_season: dict[Literal["summer", "winter"], int] = Field(default={})
 
 
 def refusal(data: Any) -> str:
@@ -78,6 +79,7 @@ TALL = {"height": 1}
         ({**TALL, "parts": [{"size": 3}]}, "parts[0].kind: missing, a value is required"),
         ({**TALL, "by_name": {"leaf": {"kind": "leaf", "size": -1}}}, "by_name.leaf.size: -1: must be greater than 0"),
         ({**TALL, "by_name": {"x": {"kind": "leaf", "leaf": 3}}}, "by_name.x.leaf: unknown key (value 3)"),
+        ({**TALL, "by_season": {"winter:1": 2}}, "by_season.winter:1: 'winter:1': must be 'summer' or 'winter'"),
         ("oak", "tree.yaml: must be a mapping"),
     ],
 )

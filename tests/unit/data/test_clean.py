@@ -82,15 +82,22 @@ def test_nothing_is_left_where_no_document_stays(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_earlier_result_is_replaced_only_if_that_is_wanted(tmp_path):
+def test_earlier_result_is_replaced_only_if_that_is_wanted(tmp_path, monkeypatch):
     source, steps = write(tmp_path / "a.jsonl", [PROSE]), spec("c4")
     clean([source], tmp_path / "out", steps)
-    with pytest.raises(UserError, match="holds cleaned text already"):
-        clean([source], tmp_path / "out", steps)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^out: out: holds cleaned text already"):
+        clean([source], "out", steps)
     clean([source], tmp_path / "out", steps, overwrite=True)
     (tmp_path / "out/notes.txt").write_text("mine")
     with pytest.raises(UserError, match="holds other files"):
         clean([source], tmp_path / "out", steps, overwrite=True)
+
+
+def test_the_step_is_named_whose_file_is_missing(tmp_path):
+    source, steps = write(tmp_path / "a.jsonl", [PROSE]), spec({"kind": "decontamination", "against": ["none.jsonl"]})
+    with pytest.raises(UserError, match=r"^decontamination\.against: none\.jsonl: no such file$"):
+        clean([source], tmp_path / "out", steps)
 
 
 def test_all_steps_off_is_an_error(tmp_path):

@@ -110,5 +110,7 @@ def test_other_data_is_refused(folders, tmp_path: Path):
     with pytest.raises(UserError, match=r"training\.replay\.data: .*: holds rows; expected a data folder of text"):
         open_replayed(str(chat.folder), chat)
     linnet.prepare([str(text.folder.parent / "text.txt")], tmp_path / "other", "char")
+    with pytest.raises(UserError, match=r"^training\.replay\.data: none: no such file or folder"):
+        open_replayed("none", chat)
     with pytest.raises(UserError, match="made with another tokenizer than those of"):
         open_replayed(str(tmp_path / "other"), chat)

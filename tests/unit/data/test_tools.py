@@ -120,7 +120,8 @@ def test_the_functions_of_a_file_are_described_by_their_annotations(own: Path, t
     (tmp_path / "empty.py").write_text("from math import sqrt\n")
     (tmp_path / "wrong.py").write_text("1 / 0\n")
     for named, expected in (
-        (["calc"], "tools: calc: expected calculator, or a Python file"),
+        (["calc"], "tools: calc: no such file; expected calculator, or a Python file"),
+        ([tmp_path], f"tools: {tmp_path}: expected calculator, or a Python file"),
         ([tmp_path / "empty.py"], "empty.py: defines no function"),
         ([tmp_path / "wrong.py"], "wrong.py: ZeroDivisionError: division by zero"),
         ([own, own], "temperature: another tool has this name"),

@@ -103,7 +103,7 @@ def test_seeds_that_are_too_long_are_left_out_and_counted(model, seeds, tmp_path
     with seeds.open("a") as file:
         file.write(json.dumps({"instruction": "Sing " * 100, "output": "La."}) + "\n")
     assert self_instruct(model, seeds, tmp_path / "own.jsonl", 1).seeds == 3
-    assert "1 of 4 seeds do not fit into the" in caplog.text
+    assert f"note: {seeds}: 1 of 4 seeds do not fit into the" in caplog.text and "note: note:" not in caplog.text
 
 
 def test_what_cannot_be_done_is_named(model, tmp_path):

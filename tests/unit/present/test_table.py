@@ -71,6 +71,11 @@ def test_columns_of_words_begin_at_the_left_and_what_is_empty_may_hold_figures()
     assert word_columns(Table("", ("", "x"), [])) == {0}
 
 
+def test_names_with_digits_are_words():
+    rows = [("repetition", "top_2_gram", "none", "tiny-rwkv7"), ("quality", "short", "0.5", "9")]
+    assert word_columns(Table("", ("step", "reason", "leak", "x"), rows)) == {0, 1}
+
+
 def test_without_heads_there_is_no_line_for_them_and_wide_characters_take_two_columns():
     assert table_lines(Table("", ("", ""), [("日本", "1"), ("abcde", "22")]), 60) == ["日本    1", "abcde  22"]
 

@@ -69,8 +69,13 @@ def test_a_reward_may_be_a_function_of_a_file(tmp_path: Path):
     rewards = Rewards(GrpoSpec(reward=f"{tmp_path / 'reward.py'}:short"))
     assert rewards.of([UNCHECKED, UNCHECKED], ["ab", "abcd"]) == [(1.0, True), (0.5, False)]
     assert not rewards.needs_checker and rewards.describe() is None
-    for wrong in ("reward.py:short", f"{tmp_path / 'reward.py'}:long", "short"):
-        with pytest.raises(UserError, match=r"training\.grpo\.reward: .*: expected FILE\.py:FUNCTION"):
+    accepted = r"expected FILE\.py:FUNCTION"
+    for wrong, expected in (
+        ("reward.py:short", rf"reward\.py:short: reward\.py: no such file; {accepted}"),
+        (f"{tmp_path / 'reward.py'}:long", rf"reward\.py:long: {accepted}.* has no such function"),
+        ("short", rf"short: {accepted}"),
+    ):
+        with pytest.raises(UserError, match=rf"training\.grpo\.reward: .*{expected}"):
             Rewards(GrpoSpec(reward=wrong))
 
 

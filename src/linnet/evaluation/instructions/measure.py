@@ -28,6 +28,9 @@ Values = NDArray[np.float64]
 SPARE_TOKENS = 16
 """Tokens that an answer may have beyond twice those of the reference."""
 
+CALL_TOKENS = 32
+"""Added for a prompt with a tool: a call of the calculator, in bytes."""
+
 UNKNOWN_LENGTH = 256
 """Tokens that an answer may have where there is no reference."""
 
@@ -123,6 +126,7 @@ def _request(model: LanguageModel, prompt: ChatPrompt) -> GenerationRequest:
     most = UNKNOWN_LENGTH
     if prompt.reference is not None:
         most = SPARE_TOKENS + 2 * len(model.tokenizer.encode(prompt.reference))
+        most += CALL_TOKENS if prompt.tool_rounds else 0  # a call may be longer than the answer behind it
     return GenerationRequest(tuple(model.prompt_tokens(text)), tuple(template.stops), most)
 
 

@@ -81,21 +81,23 @@ def test_what_says_that_it_cannot_be_known():
 
 def test_calls_of_the_calculator_are_run_and_the_last_answer_is_judged(folder, monkeypatch):
     script = {"call": ["calculator(2 * 21)", "That is 42."], "twice": ["calculator(1)"] * 3, "alone": ["42"]}
-    rounds, asked = {name: iter(answers) for name, answers in script.items()}, []
+    rounds, asked, longest = {name: iter(answers) for name, answers in script.items()}, [], []
 
     def scripted(self, requests, advance=None):
         texts = [self.tokenizer.decode(list(request.prompt)) for request in requests]
         asked.append(texts)
+        longest.append([request.max_tokens for request in requests])
         return [next(rounds[next(name for name in script if name in text)]) for text in texts]
 
     monkeypatch.setattr(Generator, "generate", scripted)
     checker = {"kind": "number", "value": 42}
     prompts = [
-        prompt("call", checker, tool_rounds=2),
+        prompt("call", checker, tool_rounds=2, answer="42"),
         prompt("twice", checker, tool_rounds=1),
-        prompt("alone", checker),
+        prompt("alone", checker, answer="42"),
     ]
     found = measure_instructions(folder, prompts, ModelOptions())
+    assert longest[0][0] > len("calculator(12345 * 67890)") > longest[0][2]  # a call is longer than the answer
     assert found.answers == ["That is 42.", "calculator(1)", "42"]
     assert (found.passed_N.tolist(), found.called_N.tolist()) == ([1, 0, 1], [1, 1, 0])
     assert [len(texts) for texts in asked] == [3, 2] and "Tool: 42" in asked[1][0].title()

@@ -219,7 +219,8 @@ def train(
         raise UserError("--executor, --workers, --slurm-option: belong to --sweep; torchrun starts several processes")
     if sweep is not None and verify_resume:
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
-    kinds = {"text": text_of(data), "pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
+    text = text_of(data, tokenizer)
+    kinds = {"text": text, "pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
     options = {"chat_template": chat_template, "long_conversations": long_conversations, "tokenizer": tokenizer}
     files = given_files(kinds, options)
     description = (config, model, data, changes or (), recipe, start_from, None, files)

@@ -37,7 +37,7 @@ class Rewards:
         self._named, self._checker_weight, self.device = spec.reward, spec.checker_weight, "auto"
         self._folder = _reward_folder(spec.reward)
         self._function = None if spec.reward is None or self._folder is not None else _function_of(spec.reward)
-        self.needs_checker = spec.reward is None or spec.checker_weight > 0
+        self.needs_checker = spec.needs_checker
 
     def check(self, lines: Sequence[ChatPrompt]) -> None:
         """`UserError` for a prompt without the checker that its answers need."""

@@ -102,7 +102,8 @@ def train(
     """
     keep_freed_memory()
     options = {"chat_template": chat_template, "long_conversations": long_conversations, "tokenizer": tokenizer}
-    kinds = {TEXT: text_of(data), "pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
+    text = text_of(data, tokenizer)
+    kinds = {TEXT: text, "pairs": pairs, "chat": chat, "preferences": preferences, "prompts": prompts}
     files = given_files(kinds, options)
     run = resolve_run_config(out, config, model, data, (), recipe, start_from, training, files)
     with join_processes() as processes:

@@ -129,7 +129,8 @@ def prepare_run_files(run: RunSpec, given: RunFiles) -> None:
         if name == given.kind:
             problem = f"not the file that {run.data} was made from; choose another `out`"
             raise UserError(problem, field=given.argument, value=_shown(given.files))
-        raise UserError(f"{run.data} was made with another `{name}`; choose another `out`", field=given.argument)
+        option = "tokenizer" if name == TOKENIZER_OF_TEXT else name
+        raise UserError(f"{run.data} was made with another `{option}`; choose another `out`", field=given.argument)
 
 
 def _prepare_pairs(run: RunSpec, given: RunFiles) -> None:
@@ -202,7 +203,7 @@ def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
 
 def _prepare_prompts(run: RunSpec, given: RunFiles) -> None:
     setup, grpo = _chat_setup(run, given), run.training.grpo
-    needs_checker = grpo is None or grpo.reward is None or grpo.checker_weight > 0
+    needs_checker = grpo is None or grpo.needs_checker
     prepare_prompts(
         given.files, run.data, setup.template, setup.tokenizer, added=setup.added, needs_checker=needs_checker
     )
@@ -217,8 +218,13 @@ def _prompt_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
     return {PROMPTS: hash_of_files(given.files), "chat_template": _chat_setup(run, given).template.source}
 
 
-def text_of(data: str | Path | None) -> Path | None:
-    """What `data` names if it is a file of text, or a mixture.yaml of texts, and not a data folder."""
+def text_of(data: str | Path | None, tokenizer: str | Path | None = None) -> Path | None:
+    """What `data` names if it is a file of text, or a mixture.yaml of texts, and not a data folder.
+
+    `UserError` if it names nothing, and a tokenizer says that it should be a text.
+    """
+    if data is not None and tokenizer is not None and not Path(data).exists():
+        raise UserError("no such file", field="data", value=data)
     return Path(data) if data is not None and Path(data).is_file() else None
 
 

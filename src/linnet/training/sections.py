@@ -148,6 +148,11 @@ class GrpoSpec(Spec):
     checker_weight: NonNegativeFloat = 0.0
     held_out: Count = 64
 
+    @property
+    def needs_checker(self) -> bool:
+        """Whether the checker of a prompt decides what its answers earn, alone or beside a reward model."""
+        return self.reward is None or self.checker_weight > 0
+
     @model_validator(mode="after")
     def _checker_is_beside_a_model(self) -> Self:
         if self.checker_weight and (self.reward is None or ".py:" in self.reward):

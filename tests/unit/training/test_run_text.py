@@ -82,7 +82,7 @@ def test_a_run_knows_its_text_wherever_it_is_and_no_other(texts: Path, tiny_mode
     assert linnet.train(texts / "run", **settings, data=texts / "moved.txt").finished
     with pytest.raises(UserError, match=r"data: .*trees.txt: not the file that .*text was made from; choose another"):
         linnet.train(texts / "run", **settings, data=texts / "trees.txt")
-    with pytest.raises(UserError, match=r"data: .*text was made with another `tokenizer_of_text`; choose another"):
+    with pytest.raises(UserError, match=r"data: .*text was made with another `tokenizer`; choose another"):
         linnet.train(texts / "run", **settings, data=texts / "moved.txt", tokenizer="char")
 
 
@@ -132,6 +132,8 @@ def test_a_tokenizer_belongs_to_a_text(texts: Path, tiny_model):
     prepare([str(texts / "birds.txt")], texts / "prepared", "bytes")
     with pytest.raises(UserError, match=r"tokenizer: bytes: expected `data`, a file of text, beside it"):
         linnet.train(texts / "run", model=tiny_model(), data=texts / "prepared", tokenizer="bytes", training=STEPS)
+    with pytest.raises(UserError, match=r"^data: .*bird\.txt: no such file$"):
+        linnet.train(texts / "run", model=tiny_model(), data=texts / "bird.txt", tokenizer="bytes", training=STEPS)
     with pytest.raises(UserError, match=r"pairs: .*: cannot be combined with `data`; give one of the two"):
         linnet.train(
             texts / "run", model=tiny_model(), data=texts / "birds.txt", pairs=texts / "trees.txt", training=STEPS

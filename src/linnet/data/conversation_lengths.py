@@ -1,4 +1,4 @@
-"""Conversations that are longer than a context: refused, left out, or ended behind an answer that fits."""
+"""Conversations and prompts that are longer than a context: refused, left out, or ended behind an answer that fits."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -15,20 +15,24 @@ class LengthLimit:
     """What becomes of conversations of more than `tokens` tokens, and how many there were.
 
     long: `refuse` all of the data if there is one, `drop` these conversations, or `cut` each behind its last answer
-    that fits; one of which no answer fits is dropped, so no answer is ever shortened.
+    that fits; one of which no answer fits is dropped, so no answer is ever shortened. answer: of prompts, the tokens
+    that have to be left for an answer; a prompt cannot be cut.
     """
 
     tokens: int
     long: LongConversations = "refuse"
+    answer: int = 0
     seen: int = 0
     cut: int = 0
     dropped: int = 0
     longest: tuple[int, str] = field(default=(0, ""))
 
     def __post_init__(self) -> None:
-        if self.long not in get_args(LongConversations):
-            accepted = ", ".join(get_args(LongConversations))
-            raise UserError(field="long_conversations", value=self.long, accepted=f"one of {accepted}")
+        known = get_args(LongConversations)[: 2 if self.answer else None]
+        if self.long not in known:
+            of_prompts = " for prompts" if self.answer else ""
+            accepted = f"one of {', '.join(known)}{of_prompts}"
+            raise UserError(field="long_conversations", value=self.long, accepted=accepted)
 
     def encode(self, encoder: ChatEncoder, conversation: ChatConversation) -> ChatTokens | None:
         """The tokens of a conversation, or of as many of its messages as fit; None: it is left out."""
@@ -45,7 +49,7 @@ class LengthLimit:
     def fits(self, tokens: int, place: str) -> bool:
         """True if so many tokens do; they are counted, and longer ones are remembered."""
         self.seen += 1
-        if tokens <= self.tokens:
+        if tokens <= self.tokens - self.answer:
             return True
         self.longest = max(self.longest, (tokens, place), key=lambda each: each[0])
         return False
@@ -66,10 +70,13 @@ class LengthLimit:
         if not count or not (self.long == "refuse" or self.dropped == self.seen):
             return
         which = "all" if count == self.seen else f"{count:,} of {self.seen:,}"
-        problem = f"{which} conversations are longer than the context of {self.tokens} tokens"
-        accepted = "a model with a longer context"
+        problem = f"{which} {self._too_long}"
+        accepted = (
+            "a shorter answer, or a model with a longer context" if self.answer else "a model with a longer context"
+        )
         if self.long == "refuse":
-            accepted = f"drop (leaves them out), cut (behind the last answer that fits), or {accepted}"
+            cut = "" if self.answer else "cut (behind the last answer that fits), or "
+            accepted = f"drop (leaves them out), {cut}{accepted}"
         value, problem = self.long, f"{problem} (up to {tokens}, {place})"
         raise UserError(problem, field="long_conversations", value=value, accepted=accepted)
 
@@ -79,9 +86,17 @@ class LengthLimit:
             return None
         parts = [f"{self.cut:,} cut behind the last answer that fits"] if self.cut else []
         parts += [f"{self.dropped:,} left out"] if self.dropped else []
-        count = f"{self.cut + self.dropped:,} of {self.seen:,} conversations"
-        return f"{count} are longer than the context of {self.tokens} tokens: {', '.join(parts)}"
+        return f"{self.cut + self.dropped:,} of {self.seen:,} {self._too_long}: {', '.join(parts)}"
+
+    @property
+    def _too_long(self) -> str:
+        context = f"the context of {self.tokens} tokens"
+        if not self.answer:
+            return f"conversations are longer than {context}"
+        room = self.tokens - self.answer
+        return f"prompts are longer than the {room} tokens that {context} leaves beside an answer of {self.answer}"
 
     def settings(self) -> dict[str, str | int]:
         """What a manifest says of it; nothing if all conversations have to fit."""
-        return {} if self.long == "refuse" else {"long_conversations": self.long, "context_length": self.tokens}
+        longest = self.tokens - self.answer
+        return {} if self.long == "refuse" else {"long_conversations": self.long, "context_length": longest}

@@ -161,7 +161,8 @@ def check_limit(limit: LengthLimit, splits: Mapping[Split, SplitInfo]) -> None:
     limit.check()
     for side, info in splits.items():
         if not info.documents:
-            problem = f"no conversation of the {side} split is short enough for the context of {limit.tokens} tokens"
+            what = "prompt" if limit.answer else "conversation"
+            problem = f"no {what} of the {side} split is short enough for the context of {limit.tokens} tokens"
             raise UserError(problem, field="long_conversations", value=limit.long, accepted="a longer context")
     if line := limit.describe():
         note(line)

@@ -15,9 +15,11 @@ from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
+from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.prepare import checked_target, describe_folder, new_folder
 from linnet.data.prepare_conversations import (
     Files,
+    check_limit,
     content_bytes,
     hash_of_files,
     messages_identity,
@@ -45,11 +47,13 @@ def prepare_prompts(
     overwrite: bool = False,
     added: Sequence[str] = (),
     needs_checker: bool = False,
+    limit: LengthLimit | None = None,
 ) -> Manifest:
     """Turn files of prompts (`data.prompts`) into a data folder, and return its manifest.
 
-    Equal prompts are on the same side. needs_checker: a prompt without a checker is refused. The other arguments are
-    those of `prepare_conversations`. `UserError` for a file of which nothing could be held out.
+    Equal prompts are on the same side. needs_checker: a prompt without a checker is refused. limit: of the tokens of a
+    prompt and its answer. The other arguments are those of `prepare_conversations`. `UserError` for a file of which
+    nothing could be held out.
     """
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
@@ -66,12 +70,15 @@ def prepare_prompts(
     with new_folder(out, overwrite) as folder:
         splits: dict[Split, SplitInfo] = {}
         settings = {
-            PROMPTS: hash_of_files(paths), **template_settings(template, added), "validation": holdout.fraction
+            PROMPTS: hash_of_files(paths), **template_settings(template, added), "validation": holdout.fraction,
+            **({} if limit is None else limit.settings()),
         }  # fmt: skip
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
-                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance)
+                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance, limit)
                 settings[f"{side}_rows"] = sha256_of(rows_file(folder, side))
+        if limit is not None:
+            check_limit(limit, splits)
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="prompts")
 
 
@@ -90,9 +97,15 @@ def rows_of(data: TokenData, side: Split) -> list[ChatPrompt]:
 
 
 def _write_side(
-    folder: Path, side: Split, paths: list[Path], holdout: Holdout, encoder: ChatEncoder, advance: Advance
+    folder: Path,
+    side: Split,
+    paths: list[Path],
+    holdout: Holdout,
+    encoder: ChatEncoder,
+    advance: Advance,
+    limit: LengthLimit | None,
 ) -> SplitInfo:
-    """Write the prompts of one side, one after the other."""
+    """Write the prompts of one side that fit, one after the other."""
     tokenizer, text_bytes = encoder.tokenizer, 0
     byte_counts = tokenizer.byte_counts()
     with (
@@ -102,6 +115,9 @@ def _write_side(
         for prompt in _all_of(paths, advance):
             if holdout.side(messages_identity(prompt.messages)) == side:
                 ids_T = np.array(encoder.encode_prompt(prompt.messages, prompt.variables))
+                if limit is not None and not limit.fits(len(ids_T), prompt.place):
+                    limit.dropped += 1
+                    continue
                 writer.write(ids_T, {}, begins=True)
                 text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
                 lines.write(json.dumps(prompt.row) + "\n")

@@ -18,7 +18,7 @@ from linnet.data.packing import PackedBatches
 from linnet.data.token_data import TokenData, read_manifest
 
 
-def open_replayed(folder: str, data: TokenData) -> TokenData:
+def open_replayed(folder: str | Path, data: TokenData) -> TokenData:
     """A data folder of text that is read beside the rows of `data`.
 
     `UserError` for one of rows, and for a tokenizer that is not that of the rows without its control tokens.
@@ -34,7 +34,7 @@ def open_replayed(folder: str, data: TokenData) -> TokenData:
     return text
 
 
-def check_replayed(folder: str) -> None:
+def check_replayed(folder: str | Path) -> None:
     """`UserError` that names the field unless there is a data folder."""
     try:
         read_manifest(Path(folder))

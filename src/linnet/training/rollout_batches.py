@@ -32,9 +32,7 @@ class RolloutBatches:
         spec = run.training
         assert spec.grpo is not None and spec.context_length is not None, "an unresolved run"
         self.spec, self.batch_size, self.context_length = spec.grpo, spec.batch_size, spec.context_length
-        if spec.grpo.max_tokens >= spec.context_length:
-            accepted = f"less than the context of {spec.context_length:,} tokens, so that a prompt fits"
-            raise UserError(field="training.grpo.max_tokens", value=spec.grpo.max_tokens, accepted=accepted)
+        spec.grpo.check_room(spec.context_length)
         self.prompts = Prompts(data, "train", spec.context_length - spec.grpo.max_tokens)
         rows = data.spans(data.split("train"), spec.context_length)
         self._order = Batches(data.split("train"), spec.batch_size, spec.context_length, spec.seed, rows)

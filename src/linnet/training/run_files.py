@@ -27,6 +27,7 @@ from linnet.data.token_data import read_manifest
 from linnet.data.token_files import expand_token_files, is_token_file
 from linnet.data.tokenizer_training import fewest_tokens
 from linnet.model.folder import PUBLISHED, TOKENIZER, model_folder
+from linnet.training.sections import GrpoSpec
 from linnet.training.spec import RunSpec
 
 Paths = str | Path | Sequence[str | Path]
@@ -202,11 +203,23 @@ def _preference_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
 
 
 def _prepare_prompts(run: RunSpec, given: RunFiles) -> None:
-    setup, grpo = _chat_setup(run, given), run.training.grpo
-    needs_checker = grpo is None or grpo.needs_checker
+    setup, grpo = _chat_setup(run, given), run.training.grpo or GrpoSpec()
     prepare_prompts(
-        given.files, run.data, setup.template, setup.tokenizer, added=setup.added, needs_checker=needs_checker
+        given.files,
+        run.data,
+        setup.template,
+        setup.tokenizer,
+        added=setup.added,
+        needs_checker=grpo.needs_checker,
+        limit=_prompt_limit(run, given),
     )
+
+
+def _prompt_limit(run: RunSpec, given: RunFiles) -> LengthLimit:
+    """Of the tokens of a prompt: the context that the run trains with, without room for the longest answer."""
+    limit, grpo = _length_limit(run, given), run.training.grpo or GrpoSpec()
+    grpo.check_room(limit.tokens)
+    return LengthLimit(limit.tokens, limit.long, answer=grpo.max_tokens)
 
 
 def _tell_setup(run: RunSpec, given: RunFiles) -> None:
@@ -215,7 +228,9 @@ def _tell_setup(run: RunSpec, given: RunFiles) -> None:
 
 
 def _prompt_settings(run: RunSpec, given: RunFiles) -> dict[str, Any]:
-    return {PROMPTS: hash_of_files(given.files), "chat_template": _chat_setup(run, given).template.source}
+    lengths = {"long_conversations": None, "context_length": None, **_prompt_limit(run, given).settings()}
+    template = _chat_setup(run, given).template
+    return {PROMPTS: hash_of_files(given.files), "chat_template": template.source, **lengths}
 
 
 def text_of(data: str | Path | None, tokenizer: str | Path | None = None) -> Path | None:
@@ -304,7 +319,12 @@ KINDS: dict[str, FileKind] = {
         needs_start=True,
     ),
     PROMPTS: FileKind(
-        _prepare_prompts, _prompt_settings, _tell_setup, ("chat_template",), several=True, needs_start=True
+        _prepare_prompts,
+        _prompt_settings,
+        _tell_setup,
+        ("chat_template", "long_conversations"),
+        several=True,
+        needs_start=True,
     ),
     PREFERENCES: FileKind(
         _prepare_preferences,

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
+from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Spec
 from linnet.data.conversations import ASSISTANT, Role
 from linnet.data.target_weights import TargetWeights
@@ -158,6 +159,12 @@ class GrpoSpec(Spec):
         if self.checker_weight and (self.reward is None or ".py:" in self.reward):
             raise ValueError(f"checker_weight: {self.checker_weight:g}: needs a reward model as reward")
         return self
+
+    def check_room(self, context_length: int) -> None:
+        """`UserError` if the longest answer leaves no token of the context for a prompt."""
+        if self.max_tokens >= context_length:
+            accepted = f"less than the context of {context_length:,} tokens, so that a prompt fits"
+            raise UserError(field="training.grpo.max_tokens", value=self.max_tokens, accepted=accepted)
 
 
 class ReplaySpec(Spec):

@@ -52,6 +52,21 @@ def test_what_is_dropped_is_counted():
     assert LengthLimit(21).settings() == {} and LengthLimit(99, "cut").describe() is None
 
 
+def test_prompts_leave_room_for_an_answer():
+    limit = LengthLimit(20, "drop", answer=5)
+    assert [limit.fits(tokens, f"line {tokens}") for tokens in (15, 16)] == [True, False]
+    assert limit.settings() == {"long_conversations": "drop", "context_length": 15}
+    limit.dropped = 1
+    room = "the 15 tokens that the context of 20 tokens leaves beside an answer of 5"
+    assert limit.describe() == f"1 of 2 prompts are longer than {room}: 1 left out"
+    refused = LengthLimit(20, answer=5, seen=2, dropped=1, longest=(16, "line 16"))
+    expected = f"1 of 2 prompts are longer than {room} (up to 16, line 16); expected drop (leaves them out), a shorter"
+    with pytest.raises(UserError, match=re.escape(f"long_conversations: refuse: {expected}")):
+        refused.check()
+    with pytest.raises(UserError, match="long_conversations: cut: expected one of refuse, drop for prompts"):
+        LengthLimit(20, "cut", answer=5)
+
+
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "chat.jsonl"

@@ -216,6 +216,23 @@ def test_long_conversations_are_cut_to_the_context_of_the_run(chat_model: Path, 
         linnet.train(tmp_path / "run", **settings, long_conversations="drop")
 
 
+def test_long_prompts_are_left_out_and_counted(base: Path, tmp_path: Path, told):
+    lines = [json.dumps({"prompt": "a" * n, "answer": "a"}) for n in (*range(1, 13), 50)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    settings = {"start_from": base, "prompts": tmp_path / "rows.jsonl", "training": {**STEPS, "steps": 1, "grpo": GRPO}}
+    with pytest.raises(UserError, match=r"1 of 13 prompts are longer than the \d+ tokens .*rows\.jsonl, line 13"):
+        linnet.train(tmp_path / "run", **settings)
+    assert not (tmp_path / "run" / "prompts").exists()
+    found = linnet.train(tmp_path / "run", **settings, long_conversations="drop")
+    data = TokenData.open(found.folder / "prompts")
+    assert sum(len(data.split(side).document_starts) for side in ("train", "validation")) == 12
+    assert any("1 of 13 prompts are longer than the" in line and "1 left out" in line for line in told())
+    with pytest.raises(UserError, match="made with another `long_conversations`"):
+        linnet.train(tmp_path / "run", **settings)
+    with pytest.raises(UserError, match="max_tokens: 4096: expected less than the context"):
+        linnet.train(tmp_path / "new", **settings | {"training": {"grpo": {**GRPO, "max_tokens": 4096}}})
+
+
 def test_another_template_needs_another_run(chat_model: Path, tmp_path: Path):
     settings = {"start_from": chat_model, "chat": conversations(tmp_path / "one.jsonl"), "training": STEPS}
     linnet.train(tmp_path / "run", **settings)

@@ -53,7 +53,7 @@ def deduplicate(
         check_target(target, overwrite, _HOLDS)  # another process may have been faster
         if not inputs:
             raise UserError("no files given; expected files or folders of text, or - for the standard input")
-        opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid, "url")
+        opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid, "url", may_repeat=True)
         tests, sources = opened[: len(expand_inputs(against))], opened[len(expand_inputs(against)) :]
         identity = [spec.model_dump(mode="json"), [one.identity() for one in opened], len(tests)]
         identity += [field, separator, skip_invalid, shard_bytes, compress]

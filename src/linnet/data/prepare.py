@@ -150,11 +150,11 @@ def prepare(
         check_digits(tokenizer, split_digits)
         ready = load_tokenizer(tokenizer, vocab_size, end)
     with new_folder(out, overwrite) as folder, ExitStack() as stack:
-        names, cleaning, between = None, None, separator
+        names, cleaning = None, None
         if steps is not None:
             text = cleaned_text(inputs, out, steps, field, separator, skip_invalid)
             cleaned, cleaning = stack.enter_context(text)
-            sources, between = open_sources(stack, [cleaned]), None
+            sources = open_sources(stack, [cleaned])
         elif mixed is None:
             sources = open_sources(stack, inputs, field, separator, skip_invalid)
         else:
@@ -162,7 +162,7 @@ def prepare(
         corpus, fraction = _corpus_of(sources, validation, names)
         for line in describe_reading(sources):
             note(line)
-        if undivided := _undivided_note(sources, corpus, between, fraction):
+        if undivided := _undivided_note(sources, corpus, fraction):
             note(undivided)
         if cleaning is not None:  # its files will be gone
             of_text = [one.model_copy(update={"file": f"cleaned/{Path(one.file).name}"}) for one in corpus.sources]
@@ -225,7 +225,7 @@ def single_document_note(sources: Sequence[SourceInfo]) -> str | None:
     return f"{names} one document, which is trained on or held out as a whole: {cure}"
 
 
-def _undivided_note(sources: Sequence[Source], corpus: _Corpus, separator: str | None, fraction: float) -> str | None:
+def _undivided_note(sources: Sequence[Source], corpus: _Corpus, fraction: float) -> str | None:
     """A note on files that are one document each: what becomes of them, and what could divide them."""
     pairs = zip(sources, corpus.sources, strict=True)
     # A web page is one document, however it is written.
@@ -238,8 +238,6 @@ def _undivided_note(sources: Sequence[Source], corpus: _Corpus, separator: str |
         line = f"{name} is one document, cut at byte {cut:,}: it is trained on up to there, the rest is held out"
     else:
         line = f"{single_document_note(corpus.sources)}; or give --document-separator"
-    if single.kind == "text" and separator is not None:
-        line = f"the separator '{separator}' divides nothing in {name}; {line}"
     blank = [mark for mark in ("\r\n\r\n", "\n\n") if text.count(mark) >= _FREQUENT]
     return f"{line}; blank lines are frequent in {name}: --document-separator {blank[0]!r}?" if blank else line
 

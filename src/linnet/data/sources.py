@@ -3,6 +3,7 @@
 import glob
 import io
 import json
+import os
 import re
 import tempfile
 from collections import Counter
@@ -143,6 +144,12 @@ class Source:
     def is_empty(self) -> bool:
         """True if the last whole reading met no document, valid or not."""
         return not self.counts.documents and not self.counts.invalid
+
+    @property
+    def is_undivided(self) -> bool:
+        """True for a text in which the last whole reading did not meet the separator that was given."""
+        counts, is_given = self.counts, self.settings["separator"] is not None
+        return self.kind == "text" and is_given and (counts.documents + counts.invalid, counts.empty) == (1, 0)
 
     def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
         """Read the documents that are not empty once. advance: gets the number of bytes that were read."""
@@ -293,16 +300,18 @@ def open_sources(
     separator: str | None = None,
     skip_invalid: bool = False,
     url_field: str | None = None,
+    may_repeat: bool = False,
 ) -> list[Source]:
     """Open files, folders and patterns in order; the stack closes them. The other arguments: as of `Source`.
 
-    `UserError` for no inputs, and for a `field` or `separator` that none of them has a use for.
+    A file that several of them name is read once, which is noted, unless it `may_repeat`. `UserError` for no inputs,
+    and for a `field` or `separator` that none of them has a use for.
     """
     if not inputs:
         raise UserError("no files given; expected files or folders of text, or - for the standard input")
     if list(inputs).count(STDIN) > 1:
         raise UserError("-: the standard input can be read only once")
-    paths = expand_inputs(inputs)
+    paths = expand_inputs(inputs) if may_repeat else _each_once(expand_inputs(inputs))
     name = "text" if field is None else field
     sources = [
         Source(path, name, separator, skip_invalid, may_be_empty=path not in inputs, url_field=url_field)
@@ -315,6 +324,20 @@ def open_sources(
         accepted = "a file of rows (.jsonl, .csv, .parquet)"
         raise UserError(f"{inputs[0]} has no fields", field="field", value=field, accepted=accepted)
     return [stack.enter_context(source) for source in sources]
+
+
+def _each_once(paths: Sequence[str]) -> list[str]:
+    """The paths without those of files that came before under any name; notes on these."""
+    found: dict[str, str] = {}
+    for path in paths:
+        found.setdefault(os.path.realpath(path) if Path(path).is_file() else path, path)
+    kept = list(found.values())
+    if len(kept) < len(paths):
+        others = Counter(paths)
+        others.subtract(kept)
+        first = next(iter(+others))
+        note(f"{counted(len(paths) - len(kept), 'repeated file')} left out, among them {first}")
+    return kept
 
 
 def describe_reading(sources: Iterable[Source]) -> list[str]:
@@ -335,11 +358,14 @@ def describe_reading(sources: Iterable[Source]) -> list[str]:
         ends, of = (sum(getattr(source.counts, name) for source in windows) for name in ("crlf_lines", "lines"))
         names = _first_of([source.name for source in windows])
         lines.append(f"{names}: {ends:,} of {of:,} lines end in CRLF, which stays as it is")
+    if undivided := [source for source in read if source.is_undivided]:
+        names = _first_of([source.name for source in undivided])
+        lines.append(f"the separator '{undivided[0].settings['separator']}' divides nothing in {names}")
     return lines
 
 
 def _first_of(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} other files"
+    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other file')}"
 
 
 def unescape(separator: str) -> str:

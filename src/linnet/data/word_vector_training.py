@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from linnet.core.atomic import atomic_path
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, note
 from linnet.core.spec import Spec
 from linnet.data.nearest_words import WordVectors
-from linnet.data.sources import Source, expand_inputs
+from linnet.data.sources import Source, describe_reading, open_sources
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import progress
 
@@ -80,8 +80,7 @@ class WordReader:
         keep_case: bool,
         tokenizer: Tokenizer | None,
     ) -> None:
-        self._paths = expand_inputs(inputs)
-        self._arguments = "text" if field is None else field, separator
+        self._inputs, self._field, self._separator = inputs, field, separator
         self._keep_case, self._tokenizer = keep_case, tokenizer
         texts = [] if tokenizer is None else tokenizer.texts()
         self._texts = [_bare(text) for text in texts]
@@ -96,8 +95,7 @@ class WordReader:
 
     def open(self, stack: ExitStack) -> list[Source]:
         """Open the inputs until the stack is closed."""
-        field, separator = self._arguments
-        return [stack.enter_context(Source(path, field, separator)) for path in self._paths]
+        return open_sources(stack, self._inputs, self._field, self._separator)
 
     def _words(self, text: str) -> list[str]:
         if self._tokenizer is None:
@@ -121,6 +119,8 @@ def train_vectors(reader: WordReader, settings: VectorSettings) -> TrainedVector
             for sentence in reader.sentences(sources):
                 counts.update(sentence)
                 advance(1)
+        for line in describe_reading(sources):
+            note(line)
         # Words of equal count stand in the order of the alphabet.
         kept = sorted(
             (word for word in counts if counts[word] >= settings.min_count), key=lambda word: (-counts[word], word)

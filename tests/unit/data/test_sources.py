@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,15 @@ from hypothesis import strategies as st
 from linnet.core.errors import UserError
 from linnet.data import readers
 from linnet.data.readers import split_text
-from linnet.data.sources import DEFAULT_SEPARATOR, Source, _copy_of, describe_reading, expand_inputs, unescape
+from linnet.data.sources import (
+    DEFAULT_SEPARATOR,
+    Source,
+    _copy_of,
+    describe_reading,
+    expand_inputs,
+    open_sources,
+    unescape,
+)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -291,6 +300,31 @@ def test_a_compressed_file_that_is_cut_off_or_damaged_is_refused(tmp_path: Path,
     assert message(other, skip_invalid=True).startswith(f": not a whole {suffix} file (")
     two = write(tmp_path / f"two.jsonl{suffix}", whole + whole)
     assert len(documents(two)) == 4000
+
+
+def test_a_file_that_is_named_again_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a.txt", "b.txt"):
+        write(tmp_path / name, name)
+    (tmp_path / "link.txt").symlink_to(tmp_path / "b.txt")
+    named = [f"{tmp_path}/*.txt", f"{tmp_path}/../{tmp_path.name}/a.txt", str(tmp_path / "b.txt")]
+    with ExitStack() as stack:
+        texts = [text for source in open_sources(stack, named) for text in source.documents()]
+        assert texts == ["a.txt", "b.txt"]
+        assert f"3 repeated files left out, among them {tmp_path}/b.txt" in caplog.text
+        assert len(open_sources(stack, named, may_repeat=True)) == 5
+
+
+def test_a_separator_that_divides_nothing_is_told_of_each_text(tmp_path: Path) -> None:
+    texts = {"a.txt": "one##two", "b.txt": "one", "c.txt": "one##", "d.jsonl": '{"text": "one"}', "e.txt": "two"}
+    paths = [str(write(tmp_path / name, text)) for name, text in texts.items()]
+    with ExitStack() as stack:
+        sources = open_sources(stack, paths, separator="##")
+        for source in sources:
+            list(source.documents())
+        assert describe_reading(sources) == [f"the separator '##' divides nothing in {paths[1]} and 1 other file"]
+        unsplit = open_sources(stack, paths)
+        list(unsplit[0].documents())
+        assert describe_reading(unsplit) == []
 
 
 def test_rows_have_addresses_of_their_pages(tmp_path: Path) -> None:

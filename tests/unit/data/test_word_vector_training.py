@@ -68,6 +68,17 @@ def test_a_long_document_is_cut_and_no_word_is_lost(tmp_path):
     assert trained.table.words == ("Two", "one") and trained.counts_V.tolist() == [MAX_SENTENCE_WORDS] * 2
 
 
+def test_inputs_are_read_and_told_of_as_those_of_prepare(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("one two\r\n" * 4, newline="")
+    (tmp_path / "b.txt").touch()
+    settings = VectorSettings(method="glove", width=2, epochs=1, min_count=1)
+    trained = train_vectors(WordReader([str(tmp_path)], None, None, False, None), settings)
+    assert trained.text_words == 8
+    assert "a.txt: 4 of 4 lines end in CRLF" in caplog.text and "1 empty document left out" in caplog.text
+    with pytest.raises(UserError, match=r"field: page: .* has no fields; expected a file of rows"):
+        train_vectors(WordReader([str(tmp_path)], "page", None, False, None), settings)
+
+
 def test_words_of_a_tokenizer_are_its_tokens_without_white_space(planted):
     tokenizer = Tokenizer.train("bpe", [planted.read_text()], 400)
     trained = train_vectors(reader(planted, tokenizer=tokenizer), VectorSettings(method="glove", width=2, epochs=1))

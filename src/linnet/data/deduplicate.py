@@ -54,7 +54,8 @@ def deduplicate(
         if not inputs:
             raise UserError("no files given; expected files or folders of text, or - for the standard input")
         opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid, "url", may_repeat=True)
-        tests, sources = opened[: len(expand_inputs(against))], opened[len(expand_inputs(against)) :]
+        of_tests = len(expand_inputs(against))
+        tests, sources = opened[:of_tests], opened[of_tests:]
         identity = [spec.model_dump(mode="json"), [one.identity() for one in opened], len(tests)]
         identity += [field, separator, skip_invalid, shard_bytes, compress]
         stack.enter_context(unfinished.of(identity))

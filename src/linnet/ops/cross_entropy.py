@@ -6,7 +6,7 @@ is that of a slice. (PyTorch 2.13 has a function of this kind, 2.11 has none.)
 Legend: `N` tokens, `n` tokens of a slice, `D` width, `V` vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -141,13 +141,10 @@ def linear_cross_entropy(
     """
     if torch.compiler.is_compiling():
         return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap, z_loss, weights_N)
-    device = x_ND.device.type
-    weight, bias = to_autocast_dtype(weight_VD, bias_V)
-    assert weight is not None, "a head without a matrix"
-    bias = None if bias is None else bias.to(weight.dtype)
-    with torch.autocast(device, enabled=False):
+    head = HeadArguments.of(x_ND, weight_VD, bias_V)
+    with torch.autocast(x_ND.device.type, enabled=False):
         total, nats, correct, squares = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            x_ND.to(weight.dtype), weight, bias, targets_N, soft_cap, z_loss, weights_N
+            *head, targets_N, soft_cap, z_loss, weights_N
         )
     if not z_loss and weights_N is None:
         return SummedLoss(total, correct, total)
@@ -160,14 +157,55 @@ def tokens_per_slice(weight_VD: Tensor) -> int:
     return max(SLICE_TOKENS, elements // weight_VD.shape[0])
 
 
+class HeadArguments(NamedTuple):
+    """What the logits `x W^T + b` are made of, in one precision, autocast's included."""
+
+    x_ND: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor | None
+
+    @classmethod
+    def of(cls, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> "HeadArguments":
+        weight, bias = to_autocast_dtype(weight_VD, bias_V)
+        assert weight is not None, "a head without a matrix"
+        return cls(x_ND.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
+
+
+class LogitSlice(NamedTuple):
+    """The logits of a slice of the tokens, in float32 or wider, and their targets, 0 where they are ignored.
+
+    slopes_nV: the derivatives of the soft cap; None without one.
+    """
+
+    part: slice
+    logits_nV: Tensor
+    slopes_nV: Tensor | None
+    targets_n1: Tensor
+    ignored_n1: Tensor
+
+
+def logit_slices(head: HeadArguments, targets_N: Tensor, soft_cap: float | None) -> Iterator[LogitSlice]:
+    """The logits of all tokens, slice by slice, without gradients; a slice may be changed in place."""
+    x_ND, weight_VD, bias_V = head
+    step = tokens_per_slice(weight_VD)
+    for first in range(0, x_ND.shape[0], step):
+        part = slice(first, first + step)
+        logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
+        logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
+        slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
+        ignored_n1 = targets_N[part, None] == IGNORE_INDEX
+        yield LogitSlice(part, logits_nV, slopes_nV, targets_N[part, None].masked_fill(ignored_n1, 0), ignored_n1)
+
+
 class HeadGradients:
     """Gradients of a sum over the logits `x W^T + b`, added up slice by slice of the tokens in the forward pass.
 
     Until the backward pass only the gradients are held, and not `x` or `W`. That of a frozen matrix is left out.
     """
 
-    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, needed: Sequence[bool]) -> None:
+    def __init__(self, head: HeadArguments, needed: Sequence[bool]) -> None:
         """needed: whether the gradients of x, weight and bias are; all of x are computed in any case."""
+        x_ND, weight_VD, bias_V = head
         self._dtype = weight_VD.dtype
         # Sums of many slices would lose digits in half precision.
         wide = torch.promote_types(weight_VD.dtype, torch.float32)
@@ -175,14 +213,14 @@ class HeadGradients:
         self._of_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if needed[1] else None
         self._of_bias_V = None if bias_V is None or not needed[2] else torch.zeros_like(bias_V, dtype=wide)
 
-    def add(self, part: slice, x_ND: Tensor, weight_VD: Tensor, grad_nV: Tensor) -> None:
-        """Add a slice, with the gradient of its logits."""
-        grad_nV = grad_nV.to(self._dtype)
-        self._of_x_ND[part] = matmul(grad_nV, weight_VD)
+    def add(self, head: HeadArguments, own: LogitSlice, grad_nV: Tensor) -> None:
+        """Add a slice, with the gradient of its capped logits, which is changed in place."""
+        grad_nV = (grad_nV if own.slopes_nV is None else grad_nV.mul_(own.slopes_nV)).to(self._dtype)
+        self._of_x_ND[own.part] = matmul(grad_nV, head.weight_VD)
         if self._of_weight_VD is not None and self._of_weight_VD.dtype == grad_nV.dtype:
-            self._of_weight_VD.addmm_(grad_nV.T, x_ND[part])
+            self._of_weight_VD.addmm_(grad_nV.T, head.x_ND[own.part])
         elif self._of_weight_VD is not None:
-            self._of_weight_VD += grad_nV.T @ x_ND[part]
+            self._of_weight_VD += grad_nV.T @ head.x_ND[own.part]
         if self._of_bias_V is not None:
             self._of_bias_V += grad_nV.sum(dim=0)
 
@@ -208,18 +246,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weights_N: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
-        gradients = HeadGradients(x_ND, weight_VD, bias_V, ctx.needs_input_grad) if needs_gradients else None
+        head = HeadArguments(x_ND, weight_VD, bias_V)
+        gradients = HeadGradients(head, ctx.needs_input_grad) if needs_gradients else None
         total, nats, squares = torch.zeros((3,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
-        step = tokens_per_slice(weight_VD)
-        for first in range(0, x_ND.shape[0], step):
-            part = slice(first, first + step)
-            logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
-            logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
-            slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
+        for own in logit_slices(head, targets_N, soft_cap):
+            part, logits_nV, _, targets_n1, ignored_n1 = own
             largest_n1, best_n1 = row_max(logits_nV)
-            ignored_n1 = targets_N[part, None] == IGNORE_INDEX
-            targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
             correct += ((best_n1 == targets_n1) & ~ignored_n1).sum()
             # Softmax and loss of the slice, in the memory of its logits.
             logits_nV -= largest_n1
@@ -239,10 +272,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if z_loss:  # the derivative of log Z is the probability
                     logits_nV *= 1 + 2 * z_loss * log_z_n1
                 logits_nV.scatter_add_(1, targets_n1, ignored_n1.to(logits_nV.dtype) - 1.0)
-                for factor in (slopes_nV, weights_n1):
-                    if factor is not None:
-                        logits_nV *= factor
-                gradients.add(part, x_ND, weight_VD, logits_nV)
+                if weights_n1 is not None:
+                    logits_nV *= weights_n1
+                gradients.add(head, own, logits_nV)
         ctx.gradients = gradients
         ctx.mark_non_differentiable(nats, correct, squares)
         return total, nats, correct, squares
@@ -262,18 +294,11 @@ def token_cross_entropy(
     x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
 ) -> TokenLosses:
     """The terms that `linear_cross_entropy` sums, for each target `[N]`, in slices and without gradients."""
-    step, parts = tokens_per_slice(weight_VD), []
-    for first in range(0, x_ND.shape[0], step):
-        part = slice(first, first + step)
-        logits_nV = linear_product(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)
-        logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
-        if soft_cap is not None:
-            logits_nV = apply_soft_cap(logits_nV, soft_cap)
+    parts = []
+    head = HeadArguments(x_ND.to(weight_VD.dtype), weight_VD, bias_V)
+    for _, logits_nV, _, targets_n1, ignored_n1 in logit_slices(head, targets_N, soft_cap):
         largest_n1, best_n1 = row_max(logits_nV)
-        ignored_n1 = targets_N[part, None] == IGNORE_INDEX
-        targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
-        logits_nV -= largest_n1
-        target_logit_n1 = logits_nV.gather(1, targets_n1)
+        target_logit_n1 = logits_nV.sub_(largest_n1).gather(1, targets_n1)
         nats_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True).log() - target_logit_n1
         correct_n1 = (best_n1 == targets_n1) & ~ignored_n1
         parts.append((widen(nats_n1[:, 0]).masked_fill(ignored_n1[:, 0], 0.0), correct_n1[:, 0]))
@@ -302,11 +327,9 @@ def linear_token_nats(
     weights are known before, `linear_cross_entropy` computes them once. float64 (`support.accumulation_dtype`). Under
     autocast the products are in autocast's precision, all else in float32.
     """
-    weight, bias = to_autocast_dtype(weight_VD, bias_V)
-    assert weight is not None, "a head without a matrix"
-    bias = None if bias is None else bias.to(weight.dtype)
+    head = HeadArguments.of(x_ND, weight_VD, bias_V)
     with torch.autocast(x_ND.device.type, enabled=False):
-        nats_N: Tensor = _LinearTokenNats.apply(x_ND.to(weight.dtype), weight, bias, targets_N, soft_cap)  # type: ignore[no-untyped-call]
+        nats_N: Tensor = _LinearTokenNats.apply(*head, targets_N, soft_cap)  # type: ignore[no-untyped-call]
     return nats_N
 
 
@@ -327,18 +350,12 @@ class _LinearTokenNats(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream_N: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        x_ND, weight_VD, bias_V, targets_N = ctx.saved_tensors
-        gradients = HeadGradients(x_ND, weight_VD, bias_V, ctx.needs_input_grad)
-        step = tokens_per_slice(weight_VD)
-        for first in range(0, x_ND.shape[0], step):
-            part = slice(first, first + step)
-            logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
-            logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
-            slopes_nV = None if ctx.soft_cap is None else soft_cap_(logits_nV, ctx.soft_cap)
-            ignored_n1 = targets_N[part, None] == IGNORE_INDEX
-            targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
-            grad_nV = logits_nV.softmax(dim=-1)
-            grad_nV.scatter_add_(1, targets_n1, grad_nV.new_full(targets_n1.shape, -1.0))
-            grad_nV.mul_(upstream_N[part, None].to(grad_nV.dtype)).masked_fill_(ignored_n1, 0.0)
-            gradients.add(part, x_ND, weight_VD, grad_nV if slopes_nV is None else grad_nV.mul_(slopes_nV))
-        return *gradients.scaled_(x_ND.new_ones(())), None, None
+        *arguments, targets_N = ctx.saved_tensors
+        head = HeadArguments(*arguments)
+        gradients = HeadGradients(head, ctx.needs_input_grad)
+        for own in logit_slices(head, targets_N, ctx.soft_cap):
+            grad_nV = own.logits_nV.softmax(dim=-1)
+            grad_nV.scatter_add_(1, own.targets_n1, grad_nV.new_full(own.targets_n1.shape, -1.0))
+            grad_nV.mul_(upstream_N[own.part, None].to(grad_nV.dtype)).masked_fill_(own.ignored_n1, 0.0)
+            gradients.add(head, own, grad_nV)
+        return *gradients.scaled_(head.x_ND.new_ones(())), None, None

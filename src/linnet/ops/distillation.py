@@ -16,9 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.cross_entropy import IGNORE_INDEX, HeadGradients, apply_soft_cap, row_max, soft_cap_, tokens_per_slice
-from linnet.ops.linear import linear_product
-from linnet.ops.support import accumulation_dtype, to_autocast_dtype
+from linnet.ops.cross_entropy import (
+    IGNORE_INDEX,
+    HeadArguments,
+    HeadGradients,
+    LogitSlice,
+    apply_soft_cap,
+    logit_slices,
+    row_max,
+)
+from linnet.ops.support import accumulation_dtype
 
 
 class SoftTargets(NamedTuple):
@@ -89,12 +96,10 @@ def linear_distillation(
     """
     if torch.compiler.is_compiling():
         return linear_distillation_reference(x_ND, weight_VD, bias_V, targets_N, soft_targets, soft_cap, weights_N)
-    weight, bias = to_autocast_dtype(weight_VD, bias_V)
-    assert weight is not None, "a head without a matrix"
-    bias = None if bias is None else bias.to(weight.dtype)
+    head = HeadArguments.of(x_ND, weight_VD, bias_V)
     with torch.autocast(x_ND.device.type, enabled=False):
         found = _LinearDistillation.apply(  # type: ignore[no-untyped-call]
-            x_ND.to(weight.dtype), weight, bias, targets_N, soft_targets, soft_cap, weights_N
+            *head, targets_N, soft_targets, soft_cap, weights_N
         )
     return DistilledLoss(*found)
 
@@ -112,23 +117,19 @@ class _LinearDistillation(torch.autograd.Function):
         weights_N: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         needs_gradients, wide = any(ctx.needs_input_grad), accumulation_dtype(x_ND.device)
-        gradients = HeadGradients(x_ND, weight_VD, bias_V, ctx.needs_input_grad) if needs_gradients else None
+        head = HeadArguments(x_ND, weight_VD, bias_V)
+        gradients = HeadGradients(head, ctx.needs_input_grad) if needs_gradients else None
         total, nats, divergence = torch.zeros((3,), dtype=wide, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
-        step = tokens_per_slice(weight_VD)
-        for first in range(0, x_ND.shape[0], step):
-            part = slice(first, first + step)
-            logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
-            logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
-            slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
-            weights_n1 = None if weights_N is None else weights_N[part, None].to(logits_nV.dtype)
-            sums, grad_nV = _slice_loss(logits_nV, targets_N[part], soft_targets, part, weights_n1)
+        for own in logit_slices(head, targets_N, soft_cap):
+            weights_n1 = None if weights_N is None else weights_N[own.part, None].to(own.logits_nV.dtype)
+            sums, grad_nV = _slice_loss(own, soft_targets, weights_n1)
             total += sums.total
             nats += sums.nats
             divergence += sums.divergence
             correct += sums.correct
             if gradients is not None:
-                gradients.add(part, x_ND, weight_VD, grad_nV if slopes_nV is None else grad_nV.mul_(slopes_nV))
+                gradients.add(head, own, grad_nV)
         ctx.gradients = gradients
         ctx.mark_non_differentiable(nats, correct, divergence)
         return total, nats, correct, divergence
@@ -150,13 +151,10 @@ class _SliceSums(NamedTuple):
     divergence: Tensor
 
 
-def _slice_loss(
-    logits_nV: Tensor, targets_n: Tensor, soft_targets: SoftTargets, part: slice, weights_n1: Tensor | None
-) -> tuple[_SliceSums, Tensor]:
+def _slice_loss(own: LogitSlice, soft_targets: SoftTargets, weights_n1: Tensor | None) -> tuple[_SliceSums, Tensor]:
     """The sums of a slice, and the gradient of its total with respect to the student's logits, `[n, V]`."""
     share, temperature = soft_targets.weight, soft_targets.temperature
-    ignored_n1 = targets_n[:, None] == IGNORE_INDEX
-    targets_n1 = targets_n[:, None].masked_fill(ignored_n1, 0)
+    part, logits_nV, _, targets_n1, ignored_n1 = own
     log_p_nV = logits_nV.log_softmax(dim=-1)
     nats_n1 = log_p_nV.gather(1, targets_n1).neg()
     correct = ((row_max(logits_nV)[1] == targets_n1) & ~ignored_n1).sum()

@@ -8,12 +8,14 @@ from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import (
     GROUP,
     IGNORE_INDEX,
+    HeadArguments,
     HeadGradients,
     apply_soft_cap,
     linear_cross_entropy,
     linear_cross_entropy_reference,
     linear_token_nats,
     linear_token_nats_reference,
+    logit_slices,
     row_max,
     row_max_reference,
     soft_cap_,
@@ -259,6 +261,8 @@ def test_a_frozen_head_has_no_gradient_and_the_input_has_that_of_any(form):
     of_x, of_weight, of_bias = torch.autograd.grad(total(weight, bias), (x, weight, bias))
     torch.testing.assert_close(frozen, of_x)
     assert of_weight.abs().sum() > 0 and of_bias.abs().sum() > 0
-    kept = HeadGradients(x, weight, bias, (True, False, False))
-    kept.add(slice(0, 9), x.detach(), weight.detach(), double(9, 7).detach())
+    head = HeadArguments(x.detach(), weight.detach(), bias.detach())
+    kept = HeadGradients(head, (True, False, False))
+    (own,) = logit_slices(head, targets, None)
+    kept.add(head, own, double(9, 7).detach())
     assert kept.scaled_(torch.ones(()))[1:] == (None, None)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from same_gradients import assert_same_with_gradients, double
 
-from linnet.ops import distillation
+from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import IGNORE_INDEX, linear_cross_entropy
 from linnet.ops.distillation import SoftTargets, linear_distillation, linear_distillation_reference
 
@@ -23,7 +23,7 @@ def test_linear_distillation(
     temperature: float,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(distillation, "tokens_per_slice", lambda weight_VD: slice_tokens)
+    monkeypatch.setattr(cross_entropy, "tokens_per_slice", lambda weight_VD: slice_tokens)
     x, matrix, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
     teacher_NV = double(9, 7).detach()
     targets = torch.randint(7, (9,))

@@ -53,7 +53,7 @@ from linnet.training.spec import RunSpec
 RowKey = tuple[str, int, str]
 """Run, seed and measure."""
 
-TRAINING_SPEED = "training_speed"
+SPEED, TRAINING_SPEED = "speed", "training_speed"
 STEP_FIELDS = ("batch_size", "gradient_accumulation", "context_length", "windows", "precision", "clip")
 """Fields of a training that decide how long a step takes, besides the kind of optimizer."""
 
@@ -396,41 +396,57 @@ class _SuiteRun:
     def _measure_models(self) -> None:
         """Measure the models of the first seed of each shown run that was trained to its end, one measure at a time.
 
-        The results of an earlier call are kept if weights and settings are the same: for all models or for none, as
-        speeds are compared with each other.
+        The results of an earlier call are kept if weights and settings are the same; of speeds, which are compared with
+        each other, for all models or for none.
         """
         chosen: dict[str, ResultRow] = {}
         for run in (run for run in self.suite.runs if run.shown):
             trained = [self.rows.get((run.name, seed, TRAINING)) for seed in self.suite.seeds]
             first = next((row for row in trained if row is not None and row.status == "measured"), None)
             chosen |= {} if first is None else {run.name: first}
-        options = ModelOptions(device=self.suite.training.get("device", "auto"))
         models: dict[str, LanguageModel] = {}
         for measure in (name for name in ModelMeasures.model_fields if name != "seed"):
             settings = getattr(self.suite.measures, measure)
-            if settings is None or not chosen:
+            if settings is None:
                 continue
             setting = hash_of(settings.model_dump(mode="json"))
             inputs = {run: {"weights": row.inputs["weights"], "measure": setting} for run, row in chosen.items()}
-            known = [self._known(run, row.seed, measure, inputs[run]) for run, row in chosen.items()]
-            rows = [row for row in known if row is not None]
-            if len(rows) < len(chosen):
+            found = {run: self._known(run, row.seed, measure, inputs[run]) for run, row in chosen.items()}
+            rows = {run: row for run, row in found.items() if row is not None}
+            if measure == SPEED and len(rows) < len(chosen):
+                rows = {}
+            if missing := {run: row.seed for run, row in chosen.items() if run not in rows}:
                 self.runner.log(f"measuring {measure} of the models of the first seed")
-                folders = {run: (self.suite.run(run), row.seed) for run, row in chosen.items()}
-                models = models or {
-                    run: options.load(self.suite.run_folder(self.out, *which)) for run, which in folders.items()
-                }
-                start_s = time.monotonic()
-                found = measure_models(models, Measures(**{measure: settings}))
-                about: dict[str, Any] = {"suite": self.suite.name, "measure": measure}
-                about["origin"] = {**origin(), "seconds": time.monotonic() - start_s}
-                rows = []
-                for name, one in found.items():
-                    values = {"result": one.model_dump(mode="json")[measure]}
-                    row = ResultRow(**about, run=name, seed=chosen[name].seed, values=values, inputs=inputs[name])
-                    rows.append(row)
-            self._add(rows)
+                self._load(models, missing)
+                rows |= self._measured(Measures(**{measure: settings}), measure, models, missing, inputs)
+            self._add([rows[run] for run in chosen])
             self._save()
+
+    def _load(self, models: dict[str, LanguageModel], seeds: Mapping[str, int]) -> None:
+        """Add the models of runs that are not there yet."""
+        options = ModelOptions(device=self.suite.training.get("device", "auto"))
+        for run, seed in seeds.items():
+            if run not in models:
+                models[run] = options.load(self.suite.run_folder(self.out, self.suite.run(run), seed))
+
+    def _measured(
+        self,
+        measures: Measures,
+        measure: str,
+        models: Mapping[str, LanguageModel],
+        seeds: Mapping[str, int],
+        inputs: Mapping[str, dict[str, str]],
+    ) -> dict[str, ResultRow]:
+        """Rows of one measure of the runs of `seeds`."""
+        start_s = time.monotonic()
+        found = measure_models({run: models[run] for run in seeds}, measures)
+        about: dict[str, Any] = {"suite": self.suite.name, "measure": measure}
+        about["origin"] = {**origin(), "seconds": time.monotonic() - start_s}
+        rows = {}
+        for run, one in found.items():
+            values = {"result": one.model_dump(mode="json")[measure]}
+            rows[run] = ResultRow(**about, run=run, seed=seeds[run], values=values, inputs=inputs[run])
+        return rows
 
 
 def speed_inputs(run: RunSpec) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What a comparison measures beside the likelihood: asked for in its file, kept with its figures, read again."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.experiments import measures
+from linnet.experiments.jobs import Runner
 from linnet.experiments.recorded import recorded
-from linnet.experiments.results import read_rows
-from linnet.experiments.run import compare
+from linnet.experiments.results import ResultTable, read_rows
+from linnet.experiments.run import compare, run_suite
 from linnet.experiments.suite import Suite
 
 PLAIN: dict[str, Any] = {
@@ -54,6 +56,28 @@ def test_further_measures_are_recorded_and_read_again(tmp_path: Path):
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| prompts songs (chance –" in text
     assert "| task q (chance 50.0 %) |" in text and "decoding" not in text
+
+
+@pytest.mark.parametrize(("measure", "settings"), [("samples", {"tokens": 3}), ("speed", {"tokens": 2})])
+def test_a_new_run_is_measured_beside_recorded_ones_whose_models_are_gone(
+    tmp_path: Path, measure: str, settings: dict[str, int]
+):
+    def run(names: list[str], out: str) -> None:
+        runs = [each for each in PLAIN["runs"] if each["name"] in names]
+        suite = Suite.parse({**PLAIN, "runs": runs, "measures": {measure: settings}}, "test")
+        run_suite(suite, tmp_path / out, Runner([].append), record=ResultTable(tmp_path / "record.jsonl"))
+
+    run(["one"], "first")
+    before = ResultTable(tmp_path / "record.jsonl").find("suite", "one", 3, measure)
+    shutil.rmtree(tmp_path / "first")
+    if measure == "speed":  # which is compared with that of the others
+        with pytest.raises(UserError, match="one-seed-3"):
+            run(["one", "two"], "second")
+        return
+    run(["one", "two"], "second")
+    after = ResultTable(tmp_path / "record.jsonl")
+    assert before is not None and after.find("suite", "one", 3, measure) == before
+    assert after.find("suite", "two", 3, measure) is not None and not (tmp_path / "second/runs/one-seed-3").exists()
 
 
 @pytest.mark.parametrize(("section", "field"), [("tasks", "task_file"), ("instructions", "files")])

@@ -29,6 +29,7 @@ from linnet.experiments.suite import Suite, load_suites
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
+from linnet.stories.instructions import KINDS
 
 HERE = Path(__file__).parent
 EXPERIMENTS = HERE.parent
@@ -36,7 +37,9 @@ RECORD, PAGE = EXPERIMENTS / "atlas.jsonl", EXPERIMENTS.parent / "docs" / "atlas
 
 TEXTS = {"tinystories": "TinyStories", "wikitext2": "WikiText-2"}
 ABILITIES = {"recall": "recall", "copying": "copying", "tracking": "following S3"}
-SPEED_SUITE, STORIES = "tinystories", "stories"
+SPEED_SUITE, STORIES, TAUGHT = "tinystories", "stories", "instructions"
+ALL_PROMPTS = "all"
+"""The row of `linnet evaluate --suite instructions` over all prompts."""
 
 SHORT, LONG = 1024, 65_536
 SPEEDS = ("training_tokens_per_s", "decode_tokens_per_s")
@@ -219,6 +222,50 @@ def abilities_plot(atlas: Atlas) -> Plot:
     return Plot(panels, columns=2, size=(6.5, 5.0))
 
 
+def followed(atlas: Atlas, mixer: str) -> dict[str, Mapping[str, Any]]:
+    """The scores of a mixer's answers by type of instruction, and over all; empty if it was not asked."""
+    row = atlas.row(TAUGHT, mixer, TAUGHT)
+    return {} if row is None else {score["group"]: score for score in row.values["result"]}
+
+
+def taught_table(atlas: Atlas) -> str:
+    """A row for each mixer that was trained on conversations, the one that follows most instructions first."""
+    scores = {run.name: found for run in atlas.suites[TAUGHT].runs if (found := followed(atlas, run.name))}
+    types = [name for name in KINDS if any(name in found for found in scores.values())]
+    first = next(iter(scores.values()), {})
+    chances = [first.get(name, {}).get("chance") for name in types]
+    rows = [["*chance*", "–", *("–" if each is None else f"{100 * each:.0f}" for each in chances), "–"]]
+    for name in sorted(scores, key=lambda name: -scores[name][ALL_PROMPTS]["followed"]):
+        whole = scores[name][ALL_PROMPTS]
+        cells = [f"{100 * scores[name][each]['followed']:.0f}" for each in types]
+        error = 100 * (whole["standard_error"] or 0.0)
+        rows.append(
+            [name, f"{100 * whole['followed']:.1f} ± {error:.1f}", *cells, numbers.binary(taught_state(atlas, name))]
+        )
+    return markdown(["mixer", "all, %", *types, "state"], rows)
+
+
+def taught_state(atlas: Atlas, mixer: str) -> int:
+    """Bytes of state behind a whole context of the models that were taught, in float32."""
+    suite = atlas.suites[TAUGHT]
+    model = suite.run_spec(suite.run(mixer), 0, Path("data")).model
+    return model_cost(model).state_bytes(model.context_length)
+
+
+def taught_plot(atlas: Atlas) -> Plot:
+    """Instructions followed against bytes of state: a point with its standard error and name for each mixer."""
+    names = [run.name for run in atlas.suites[TAUGHT].runs if followed(atlas, run.name)]
+    whole = [followed(atlas, name)[ALL_PROMPTS] for name in names]
+    y, errors = [each["followed"] for each in whole], [each["standard_error"] or 0.0 for each in whole]
+    low, high = ([mean + sign * error for mean, error in zip(y, errors, strict=True)] for sign in (-1, 1))
+    least, most = min(low, default=0.0), max(high, default=1.0)
+    room = 0.2 * (most - least)  # for names above and below the points
+    share = Axis("share of instructions followed", low=max(0.0, least - room), high=most + room)
+    points = Series([taught_state(atlas, name) for name in names], y, "", "o", 0, low, high, labels=names)
+    x = Axis("bytes of state behind a whole context", "log2", format=numbers.binary)
+    return Plot([Panel(x, share, [points], "Instructions")], columns=1, size=(7.5, 5.0))
+
+
 def origins_table(columns: Mapping[str, Mapping[str, ResultRow]]) -> str:
     """A row for each commit, day and machine, with the figures made there. columns: rows by column and mixer."""
     held: dict[tuple[str, str, str], list[str]] = {}
@@ -279,7 +326,7 @@ def outdated(atlas: Atlas, keys: Sequence[str]) -> str:
     found: dict[str, list[str]] = {}
     for key in keys:
         suite = atlas.suites[key]
-        measure = ABILITY if key in ABILITIES else NAME_RECALL if key == STORIES else LIKELIHOOD
+        measure = ABILITY if key in ABILITIES else {STORIES: NAME_RECALL}.get(key, LIKELIHOOD)
         for run in suite.runs:
             inputs = inputs_of(suite.run_spec(run, 0, Path("data")), None)
             rows = atlas.rows(key, run.name, measure)
@@ -308,10 +355,11 @@ def write_page(record: ResultTable, page: Path = PAGE) -> None:
     )
     state_plot.write(page.with_name("atlas-state.png"))
     abilities_plot(atlas).write(page.with_name("atlas-abilities.png"))
+    taught_plot(atlas).write(page.with_name("atlas-instructions.png"))
     counted = {title: atlas.row(text, "n-gram") for text, title in TEXTS.items()}
     known = {title: row for title, row in counted.items() if row is not None}
     tokens = {}
-    for key in (SPEED_SUITE, STORIES):
+    for key in (SPEED_SUITE, STORIES, TAUGHT):
         run = atlas.suites[key].run_spec(atlas.suites[key].runs[0], 0, Path("data")).resolved()
         tokens[key] = run.steps * run.training.batch_size * run.model.context_length
     suites = [atlas.suites[task] for task in ABILITIES]
@@ -330,7 +378,7 @@ def write_page(record: ResultTable, page: Path = PAGE) -> None:
             tokens=numbers.grouped(tokens[SPEED_SUITE]),
             story_tokens=numbers.grouped(tokens[STORIES]),
             origins=origins_table(quality_columns(atlas)),
-            outdated=outdated(atlas, [key for key in atlas.suites if key not in ABILITIES]),
+            outdated=outdated(atlas, [key for key in atlas.suites if key not in (*ABILITIES, TAUGHT)]),
             abilities_table=abilities_table(atlas),
             can=f"{CAN:.0%}",
             cannot=CANNOT,
@@ -341,6 +389,11 @@ def write_page(record: ResultTable, page: Path = PAGE) -> None:
             seeds=" or ".join(map(str, seeds)),
             abilities_origins=origins_table(ability_columns),
             abilities_outdated=outdated(atlas, list(ABILITIES)),
+            taught_table=taught_table(atlas),
+            taught_tokens=numbers.grouped(tokens[TAUGHT]),
+            conversations=numbers.grouped(atlas.suites[TAUGHT].text.instructions or 0),
+            taught_origins=origins_table(by_seed(atlas, TAUGHT, "instructions", TAUGHT)),
+            taught_outdated=outdated(atlas, [TAUGHT]),
         )
     )
     write_text(page, text)

@@ -155,6 +155,17 @@ def test_the_hash_of_a_text_is_that_of_its_content(suites: dict[str, Suite], tmp
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+def test_those_who_follow_most_instructions_come_first(record: ResultTable):
+    lines = page.taught_table(Atlas(record)).splitlines()
+    names = [line.split(" | ")[0].lstrip("| ") for line in lines[3:]]
+    shares = [float(line.split(" | ")[1].split(" ± ")[0]) for line in lines[3:]]
+    assert shares == sorted(shares, reverse=True) and len(names) == len(set(names)) >= 8
+    (points,) = page.taught_plot(Atlas(record)).panels[0].series
+    assert sorted(points.labels or []) == sorted(names) and max(points.y) == pytest.approx(shares[0] / 100, abs=5e-4)
+    bytes_of = dict(zip(points.labels or [], points.x, strict=True))
+    assert bytes_of["RWKV-7"] < bytes_of["gated delta with attention"] < bytes_of["attention"] == 2**21
+
+
 def test_every_row_of_the_record_has_an_origin():
     rows = list(ResultTable(page.RECORD).rows.values())
     assert len(rows) >= 20 * 7 + 18 * 3 * 2
@@ -165,10 +176,14 @@ def test_every_row_of_the_record_has_an_origin():
 
 def test_the_page_names_what_is_of_another_model(record: ResultTable):
     atlas = Atlas(record)
-    assert outdated(atlas, list(atlas.suites)) == "All results are of today's models and recipes."
+    taught = {row.run for row in record.of(atlas.suites[page.TAUGHT].name, LIKELIHOOD)}
+    others = [key for key in atlas.suites if key != page.TAUGHT]
+    assert outdated(atlas, others) == "All results are of today's models and recipes."
+    rest = [run.name for run in atlas.suites[page.TAUGHT].runs if run.name not in taught]
+    assert outdated(atlas, [page.TAUGHT]).endswith(f"instructions: {', '.join(rest)}.") and len(taught) >= 8
     row = record.rows["atlas stories", "TED", 0, NAME_RECALL]
     record.rows[row.key] = row.model_copy(update={"inputs": {"model": "another"}})
-    assert outdated(atlas, list(atlas.suites)).endswith("so that the next call makes them: stories: TED.")
+    assert outdated(atlas, others).endswith("so that the next call makes them: stories: TED.")
 
 
 def test_the_page_is_made_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,10 +1,13 @@
 """Every example of every mixer and feed-forward, and random weights for them."""
 
+import itertools
 from collections.abc import Sequence
 from functools import cache
 from typing import TypeVar
 
+import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor, nn
 
 import on_device  # which is chosen after a conftest has read this file
@@ -40,6 +43,15 @@ def policies_of(spec: SublayerSpec) -> dict[str, CachePolicy]:
 
 def first_of_its_kind(spec: SublayerSpec) -> bool:
     return spec == examples_of(type(spec))[0]
+
+
+def in_turn(*choices: object, specs: Sequence[SublayerSpec] = ALL) -> list[ParameterSet]:
+    """Specs with choices: all of them for the first example of each kind; for the others one, which take turns."""
+    turns, cases = itertools.cycle(choices), []
+    for spec in specs:
+        some = choices if first_of_its_kind(spec) else (next(turns),)
+        cases += [pytest.param(spec, choice, id=f"{name_of(spec)}-{choice}") for choice in some]
+    return cases
 
 
 def randomized(module: Module) -> Module:

@@ -106,12 +106,13 @@ def pretending() -> Iterator[torch.device]:
         yield torch.device(NAME)
 
 
-def check_sublayer(spec: SublayerSpec, device: torch.device) -> None:
+def check_sublayer(spec: SublayerSpec, every: bool, device: torch.device) -> None:
     """Forward and backward in both precisions; every kind of state, with equal and different positions of rows."""
     with device:
         sublayer = spec.build(PLACE)
-    for narrow in (False, True):
-        x_BTD = torch.randn(2, LENGTH, WIDTH, device=device, requires_grad=True)
+    short = LENGTH if every else SHORT
+    for narrow, length in ((True, short), (False, LENGTH)):
+        x_BTD = torch.randn(2, length, WIDTH, device=device, requires_grad=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=narrow):
             out = sublayer(x_BTD)
         out.float().sum().backward()
@@ -122,10 +123,10 @@ def check_sublayer(spec: SublayerSpec, device: torch.device) -> None:
     for cache_policy in kept:
         state = sublayer.initial_state(2, 2 * LENGTH, device, torch.float32, cache_policy)
         views = (
-            (BatchLayout(0), LENGTH),
-            (BatchLayout(LENGTH), 1),
-            (layout_at([LENGTH + 1, LENGTH - 3]), 1),
-            (layout_at([LENGTH + 2] * 2), 3),
+            (BatchLayout(0), short),
+            (BatchLayout(short), 1),
+            (layout_at([short + 1, short - 3]), 1),
+            (layout_at([short + 2] * 2), 3),
         )
         with torch.no_grad():
             for layout, length in views:
@@ -225,9 +226,10 @@ def check_mistake(device: torch.device) -> None:
 def checks(which: str) -> dict[str, Callable[[torch.device], None]]:
     first = list(filter(first_of_its_kind, ALL))
     mixers = [spec for spec in first if isinstance(spec, MixerSpec)]
-    whole = mixers[:PAIR] if which == "first" else mixers
+    every = which == "every"
+    whole = mixers if every else mixers[:PAIR]
     return {
-        **{name_of(spec): partial(check_sublayer, spec) for spec in (first if which == "first" else ALL)},
+        **{name_of(spec): partial(check_sublayer, spec, every) for spec in (ALL if every else first)},
         **{
             f"training-{kind}": partial(check_training, kind, steps, whole if kind == "adamw" else whole[:1])
             for kind, steps in OPTIMIZERS.items()

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from examples import EXAMPLES, FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, inputs, name_of, randomized
+from examples import EXAMPLES, FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, in_turn, inputs, name_of, randomized
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -394,7 +394,7 @@ ROUNDING = {"int8": 0.01, "int4": 0.2, "bfloat16": 0.005}
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", ["int8", "int4", "bfloat16"])
+@pytest.mark.parametrize(("spec", "weights"), in_turn("int8", "int4", "bfloat16"))
 def test_a_converted_layer_computes_with_the_rounded_weights(spec: SublayerSpec, weights: str):
     """All linear maps are converted, and outputs are those of the same layer with the matrices that these stand for.
 
@@ -422,16 +422,16 @@ def test_a_converted_layer_computes_with_the_rounded_weights(spec: SublayerSpec,
 
 
 @pytest.mark.cpu_only("weights are predicted as they are packed there")
-@pytest.mark.parametrize(("weights", "tied"), [("float32", True), ("bfloat16", False), ("int8", True), ("int4", False)])
-def test_predicted_bytes_of_weights_are_the_allocated_ones(spec: SublayerSpec, weights: str, tied: bool):
-    model = model_of(spec, head={"tied": tied})
+@pytest.mark.parametrize(("spec", "weights"), in_turn("float32", "bfloat16", "int8", "int4"))
+def test_predicted_bytes_of_weights_are_the_allocated_ones(spec: SublayerSpec, weights: str):
+    model = model_of(spec, head={"tied": weights in ("float32", "int8")})
     decoder = Decoder(model)
     convert_weights(decoder, weights)
     assert model_cost(model).weights_bytes(weights) == weights_nbytes(decoder)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", get_args(Precision))
+@pytest.mark.parametrize(("spec", "weights"), in_turn(*get_args(Precision)))
 def test_the_state_has_the_predicted_size_in_every_precision(spec: SublayerSpec, weights: str):
     decoder = Decoder(model_of(spec)).to(DEVICE)
     convert_weights(decoder, weights)

@@ -91,12 +91,12 @@ def test_predictions_hold_at_another_width(spec: SublayerSpec):
     assert cost.flops(7) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 33])
-def test_predicted_flops_are_the_counted_ones(spec: SublayerSpec, sublayer: Sublayer, tokens: int):
-    sublayer(inputs(1, tokens))  # tables are made
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        sublayer(inputs(1, tokens).requires_grad_())
-    assert spec.cost(PLACE).flops(tokens) == counter.get_total_flops()
+def test_predicted_flops_are_the_counted_ones(spec: SublayerSpec, sublayer: Sublayer):
+    for tokens in (1, 2, 33):
+        sublayer(inputs(1, tokens))  # tables are made
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            sublayer(inputs(1, tokens).requires_grad_())
+        assert spec.cost(PLACE).flops(tokens) == counter.get_total_flops(), tokens
 
 
 def test_predicted_matrices_are_the_linear_maps(spec: SublayerSpec, sublayer: Sublayer):
@@ -111,20 +111,21 @@ def test_only_states_of_constant_size_do_not_grow(sublayer: Sublayer):
     assert (len(sizes) == 1) == sublayer.traits.constant_state
 
 
-@pytest.mark.parametrize("cut", CUTS)
-def test_after_the_prompt_outputs_do_not_depend_on_the_chunks(sublayer: Sublayer, policy: CachePolicy, cut: str):
+def test_after_the_prompt_outputs_do_not_depend_on_the_chunks(sublayer: Sublayer, policy: CachePolicy):
     x_BTD = inputs(2, LENGTH)
     expected = in_two(sublayer, x_BTD, policy)
-    actual = feed(sublayer, x_BTD, empty_state(sublayer, 2, policy=policy), [0, *CUTS[cut]])
-    torch.testing.assert_close(actual, expected)
+    for name, bounds in CUTS.items():
+        actual = feed(sublayer, x_BTD, empty_state(sublayer, 2, policy=policy), [0, *bounds])
+        torch.testing.assert_close(actual, expected, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("bounds", [[0, 14], [0, 1, 2, 14], list(range(15)), [0, 3, 4, 9, 14]])
-def test_a_stream_in_chunks_equals_one_pass_if_the_traits_say_so(sublayer: Sublayer, bounds: list[int]):
+def test_a_stream_in_chunks_equals_one_pass_if_the_traits_say_so(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
-    chunked = feed(sublayer, x_BTD, empty_state(sublayer, 2), bounds)
-    equal = torch.allclose(chunked, sublayer(x_BTD))
-    assert equal == (sublayer.traits.exact_when_split or is_settled(sublayer, bounds[1]) or bounds == [0, 14])
+    expected = sublayer(x_BTD)
+    for bounds in ([0, 14], [0, 1, 2, 14], list(range(15)), [0, 3, 4, 9, 14]):
+        equal = torch.allclose(feed(sublayer, x_BTD, empty_state(sublayer, 2), bounds), expected)
+        exact = sublayer.traits.exact_when_split or is_settled(sublayer, bounds[1]) or bounds == [0, 14]
+        assert equal == exact, bounds
 
 
 def test_a_sublayer_that_is_not_exact_when_split_calibrates(sublayer: Sublayer):
@@ -304,11 +305,11 @@ def _is_blind(gradient: Tensor, step: int) -> bool:
     return bool((gradient[:, step + 1 :].abs() <= 1e-14 * gradient.abs().max()).all())
 
 
-@pytest.mark.parametrize("step", [PROMPT, 9, LENGTH - 2])
-def test_no_output_sees_a_later_token(sublayer: Sublayer, step: int):
-    assert _is_blind(_gradient_of_step(sublayer, step, with_prompt=True), step)
-    blind = _is_blind(_gradient_of_step(sublayer, step, with_prompt=False), step)
-    assert blind == (sublayer.traits.causal or is_settled(sublayer, step + 1))
+def test_no_output_sees_a_later_token(sublayer: Sublayer):
+    for step in (PROMPT, 9, LENGTH - 2):
+        assert _is_blind(_gradient_of_step(sublayer, step, with_prompt=True), step), step
+        blind = _is_blind(_gradient_of_step(sublayer, step, with_prompt=False), step)
+        assert blind == (sublayer.traits.causal or is_settled(sublayer, step + 1)), step
 
 
 def test_every_output_sees_the_first_token_of_its_window(sublayer: Sublayer):
@@ -325,8 +326,7 @@ def test_rows_do_not_affect_each_other(sublayer: Sublayer):
     assert (gradient[1] != 0).any()
 
 
-@pytest.mark.parametrize("length", [1, 63, 65])
-def test_fast_form_equals_reference_form_with_all_gradients(spec: SublayerSpec, sublayer: Sublayer, length: int):
+def test_fast_form_equals_reference_form_with_all_gradients(spec: SublayerSpec, sublayer: Sublayer):
     if not sublayer.references:
         pytest.skip("it has only one form")
     slow = spec.build(PLACE).double().to(DEVICE)
@@ -334,16 +334,17 @@ def test_fast_form_equals_reference_form_with_all_gradients(spec: SublayerSpec, 
     for attribute, reference in sublayer.references.items():
         assert getattr(slow, attribute) is not reference
         setattr(slow, attribute, reference)
-    x_BTD = inputs(2, length)
-    upstream = torch.randn_like(x_BTD)
-    outputs = []
-    for form in (sublayer, slow):
-        x = x_BTD.clone().requires_grad_()
-        out = form(x)
-        variables = (x, *form.parameters())
-        outputs.append((out, *torch.autograd.grad(out, variables, upstream)))
-    for fast, reference in zip(*outputs, strict=True):
-        torch.testing.assert_close(fast, reference)
+    for length in (1, 63, 65):
+        x_BTD = inputs(2, length)
+        upstream = torch.randn_like(x_BTD)
+        outputs = []
+        for form in (sublayer, slow):
+            x = x_BTD.clone().requires_grad_()
+            out = form(x)
+            variables = (x, *form.parameters())
+            outputs.append((out, *torch.autograd.grad(out, variables, upstream)))
+        for fast, reference in zip(*outputs, strict=True):
+            torch.testing.assert_close(fast, reference, msg=lambda text, length=length: f"{length} tokens: {text}")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from examples import ALL, PLACE, examples_of, first_of_its_kind, inputs, name_of, randomized
+from examples import ALL, PLACE, examples_of, first_of_its_kind, in_turn, inputs, name_of, randomized
 from shared_training import VOCABULARY, model_of
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -18,8 +18,10 @@ from linnet.training.lora import add_lora, merged_state_dict
 from linnet.training.sections import LoraSpec
 from on_device import DEVICE
 
+FIRST = [*filter(first_of_its_kind, ALL)]
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+@pytest.mark.parametrize(("spec", "dtype"), [*in_turn(torch.float32), *in_turn(torch.float64, specs=FIRST)])
 def test_outputs_are_the_same_without_gradients(sublayer: Sublayer, dtype: torch.dtype):
     """Forms that are chosen by whether gradients are enabled compute the same function, with and without a state."""
     sublayer.to(dtype)
@@ -58,7 +60,7 @@ def test_padding_changes_no_auxiliary_loss_or_output(sublayer: Sublayer):
             torch.testing.assert_close(value, alone.outputs[0][name], msg=lambda text, name=name: name + text)
 
 
-@pytest.mark.parametrize("length", [6, 40])
+@pytest.mark.parametrize(("spec", "length"), [*in_turn(40), *in_turn(6, specs=FIRST)])
 def test_gradients_are_those_of_finite_differences(sublayer: Sublayer, length: int):
     x_BTD = inputs(1, length).requires_grad_()
     assert torch.autograd.gradcheck(sublayer, (x_BTD,), fast_mode=True)
@@ -146,7 +148,7 @@ def relative_error(rough: Tensor, exact: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("way", ["weights", "autocast"])
+@pytest.mark.parametrize(("spec", "way"), in_turn("weights", "autocast"))
 def test_bfloat16_is_within_the_error_bound(spec: SublayerSpec, way: str):
     """The error of the pass, not of the weights: the median, because PLGA's powers amplify rounding."""
     errors = []
@@ -162,7 +164,7 @@ def test_bfloat16_is_within_the_error_bound(spec: SublayerSpec, way: str):
     assert 0 < torch.stack(errors).median() < (0.05 if amplifies else 0.02)
 
 
-@pytest.mark.parametrize("spec", [*filter(first_of_its_kind, ALL)], ids=name_of)
+@pytest.mark.parametrize("spec", FIRST, ids=name_of)
 def test_low_rank_parts_begin_as_nothing_and_are_all_that_is_trained(
     spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch
 ):
@@ -192,7 +194,7 @@ def test_low_rank_parts_begin_as_nothing_and_are_all_that_is_trained(
     assert not [name for name, each in decoder.named_parameters() if name not in trained and each.grad is not None]
 
 
-@pytest.mark.parametrize("spec", [*filter(first_of_its_kind, ALL)], ids=name_of)
+@pytest.mark.parametrize("spec", FIRST, ids=name_of)
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_low_rank_parts_beside_few_bits_are_those_beside_the_rounded_weights(spec: SublayerSpec, precision: str):
     few_bit = randomized(Decoder(model_of(spec)))

@@ -30,6 +30,7 @@ MEASURED = ("tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "e
 Figures = Callable[..., dict]
 
 PRECISIONS = get_args(Precision)
+"""In which kinds take turns: each has its tests in all of them in `tests/unit/inference/test_weights.py`."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -174,18 +175,17 @@ def test_training_in_bfloat16_is_close_to_float32(narrow: Path, trained: Path):
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
-def test_evaluate_in_every_precision(trained: Path, data: Path, figures: Figures):
+def test_evaluate_in_a_precision(kind: str, trained: Path, data: Path, figures: Figures):
+    weights = PRECISIONS[list(MIXERS).index(kind) % len(PRECISIONS)]
     common = ("evaluate", trained, "--data", data, "--limit-tokens", 200)
-    exact = figures(*common)
-    for weights in PRECISIONS:
-        found = figures(*common, "--precision", weights)
-        assert found["tokens"] == exact["tokens"], weights
-        assert found["bits_per_byte"] == pytest.approx(exact["bits_per_byte"], rel=0.05), weights
-        assert (found["bits_per_byte"] == exact["bits_per_byte"]) == (weights == "float32"), weights
+    exact, found = figures(*common), figures(*common, "--precision", weights)
+    assert found["tokens"] == exact["tokens"]
+    assert found["bits_per_byte"] == pytest.approx(exact["bits_per_byte"], rel=0.05)
+    assert (found["bits_per_byte"] == exact["bits_per_byte"]) == (weights == "float32")
 
 
-@pytest.mark.parametrize("weights", PRECISIONS)
-def test_generate_prints_the_bytes_of_its_state(weights: str, trained: Path, figures: Figures):
+def test_generate_prints_the_bytes_of_its_state(kind: str, trained: Path, figures: Figures):
+    weights = PRECISIONS[(list(MIXERS).index(kind) + 1) % len(PRECISIONS)]
     options = ("--prompt", "Once upon", "--max-tokens", 20, "--seed", 3, "--ignore-eos")
     found = figures("generate", trained, *options, "--precision", weights)
     decoder = linnet.load(trained, precision=weights).decoder
@@ -206,27 +206,6 @@ def test_a_saved_stream_continues_as_if_uninterrupted(lively: Path, tmp_path: Pa
     rest = figures("generate", lively, "--load-state", kept, "--max-tokens", 5, *settings)
     parts, together = (text.replace(REPLACED, "") for text in (begun["text"] + rest["text"], whole["text"]))
     assert parts == together and begun["text"] and rest["text"]
-
-
-def test_a_fork_of_a_session_is_independent(lively: Path):
-    """With enough capacity in the state, so that continuing does not copy it."""
-    model, twins = linnet.load(lively), []
-    for forked in (True, False):
-        session = linnet.Session(model)
-        session.feed("Once upon")
-        for _ in range(3):
-            session.generate(8, seed=3)
-        if forked:
-            session.fork().generate(2, seed=4)
-        twins.append(session.generate(20, seed=5))
-    assert twins[0] == twins[1]
-
-
-def test_a_batch_of_prompts_gives_the_same_texts_as_single_prompts(lively: Path):
-    """With different lengths: rows begin with padding, and then have different positions."""
-    model, prompts = linnet.load(lively), ["Once", "Once upon a time", "The dog"]
-    together = model.generate(prompts, max_tokens=12, temperature=0.0)
-    assert together == [model.generate(prompt, max_tokens=12, temperature=0.0) for prompt in prompts]
 
 
 def test_inspect_causality_agrees_with_the_traits(kind: str, trained: Path, data: Path, figures: Figures):

@@ -164,10 +164,11 @@ def _figure(plot: Plot) -> Any:
     if norm is not None:
         _add_color_bar(figure, all_axes, norm, plot.values)
     _add_names(figure, all_axes, plot)
-    for fit in (fit_titles, thin_ticks):  # both need the layout that everything before has led to
+    figure.draw_without_rendering()  # titles and ticks need the layout that everything before has led to
+    if any([fit_titles(axes) for axes in all_axes]):
         figure.draw_without_rendering()
-        for axes in all_axes:
-            fit(axes)
+    for axes in all_axes:
+        thin_ticks(axes)
     for axes, panel in panels:
         if any(series.labels for series in panel.series):
             _label_points(axes, panel)

@@ -162,13 +162,18 @@ def wrap_text(text: str, inches: float, points: float = TEXT_POINTS) -> str:
     return "\n".join(lines)
 
 
-def fit_titles(axes: Any) -> None:
-    """Break titles of the panel and its axes that are longer than the panel, which has been laid out."""
+def fit_titles(axes: Any) -> bool:
+    """Break titles of the panel and its axes that are longer than the panel, which has been laid out.
+
+    Returns whether there are any.
+    """
     room = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
     texts = ((axes._left_title, room.width), (axes.xaxis.label, room.width), (axes.yaxis.label, room.height))
+    before = [text.get_text() for text, _ in texts]
     for text, inches in texts:
         plain = text.get_text().replace(r"\$", "$")
         text.set_text(wrap_text(plain, inches, text.get_fontsize()).replace("$", r"\$"))
+    return [text.get_text() for text, _ in texts] != before
 
 
 def thin_ticks(axes: Any) -> None:

@@ -17,6 +17,7 @@ import on_device
 import sbatch_stub
 from linnet.core.errors import LOG, note
 from linnet.inference import compiled_step
+from linnet.present import page, style
 from linnet.training import machine, metrics, trainer
 from warm_python import WarmPython
 
@@ -80,20 +81,22 @@ def warm_python() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _asked_once() -> Iterator[None]:
-    """What this machine is: runs measure its peak, and the harness asks a dozen programs."""
+    """What this machine is: runs measure its peak, and the harness asks a dozen programs. It keeps its power."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trainer, "kept_peak", lambda device, dtype: machine.Peak(1e12, "2026-11-26"))
         patched.setattr(collect_env, "get_pretty_env_info", cache(collect_env.get_pretty_env_info))
         patched.setattr(compiled_step.BUILDS, "enabled", False)  # nothing is compiled beside the tests
+        patched.setattr(os, "fsync", lambda handle: None)  # which no test can see; a short run waits for it 90 times
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _drawn_once() -> Iterator[None]:
-    """Of the runs that a file makes in its own process, of which most would go to their pictures, the first draws its
-    own, of each kind; the others have that one.
+    """Of the runs that tests make in their own process, of which most would go to their pictures, the first draws its
+    own, of each kind; the others have that one. So do the pictures beside pages, which hold them as SVG, too.
     """
     draw, drawn = metrics.draw_curves, dict[bool, bytes]()
+    png_of, beside = page.png_of, list[bytes]()
 
     def draw_once(lines: list[dict[str, Any]], path: Path, title: str, causal: bool) -> None:
         if causal in drawn:
@@ -102,8 +105,25 @@ def _drawn_once() -> Iterator[None]:
         draw(lines, path, title, causal)
         drawn[causal] = path.read_bytes()
 
+    def png_once(figure: Any) -> bytes:
+        if not beside:
+            beside.append(png_of(figure))
+        return beside[0]
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(metrics, "draw_curves", draw_once)
+        patched.setattr(page, "png_of", png_once)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_layout(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Pictures are drawn, but no room is made for their texts, which takes most of the time: the tests of `present` and
+    of reports look at that.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        if request.path.parent.name != "present" and "report" not in request.path.name:
+            patched.setitem(style.STYLE, "figure.constrained_layout.use", False)
         yield
 
 

@@ -10,7 +10,7 @@ import torch
 
 import gpu_kernels
 import gpu_rows
-from gpu import ResultRecord, measure_rows, plan
+from gpu import ResultRecord, main, measure_rows, plan
 from gpu_contracts import outcomes
 from gpu_kernels import kernel_rows, measure_kernels, why_none
 from gpu_models import SIZES, TINY, kinds, model
@@ -23,13 +23,13 @@ CPU = torch.device("cpu")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 
-def test_without_a_gpu_one_line_says_so(tmp_path: Path):
+def test_without_a_gpu_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     out = tmp_path / "gpu.json"
-    run = subprocess.run([sys.executable, SCRIPT, "--out", out], capture_output=True, text=True, check=False)
-    assert run.returncode == 1
-    assert run.stdout == "" and run.stderr.count("\n") == 1 and "needs a GPU" in run.stderr
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(out)])
+    with pytest.raises(SystemExit, match=r"^gpu: .+needs a GPU.+$"):
+        main()
     assert not out.exists()
 
 

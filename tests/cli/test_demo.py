@@ -26,10 +26,20 @@ KEYS = [recipe.key for recipe in demo.RECIPES]
 
 Capture = pytest.CaptureFixture[str]
 
+EVALUATED = 256
+QUICK = f"""
+import runpy, sys
+from linnet.experiments import demo, measures
+demo.VALIDATION_TOKENS, measures.DECODE_RUNS = {EVALUATED}, 1
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A demo that evaluates few tokens after each step, and decodes once: most of its time would go there."""
+
 
 def start(folder: Path, *options: str, slowed_s: float = 0.0) -> subprocess.Popen[str]:
     """`linnet demo` in `folder`, on one core; after the first step each takes `slowed_s` more."""
-    command = [sys.executable, SLOWED, "1", str(slowed_s), "demo", *OPTIONS]
+    command = [sys.executable, "-c", QUICK, SLOWED, "1", str(slowed_s), "demo", *OPTIONS]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*command, *options], cwd=folder, env=environment, text=True, **pipes)
@@ -45,6 +55,7 @@ def test_a_demo_that_is_interrupted_gone_on_with_and_told_again(
     _check_table(report)
     _check_against_evaluate_and_generate(report, capfd)
     monkeypatch.setattr("linnet.experiments.measures.DECODE_RUNS", 1)
+    monkeypatch.setattr(demo, "VALIDATION_TOKENS", EVALUATED)
     _tell_again_with_another_prompt(tmp_path, capfd)
 
 

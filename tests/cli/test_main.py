@@ -246,8 +246,17 @@ def test_a_bug_keeps_its_traceback(raising, error: Exception):
         main(["fail"])
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
-@pytest.mark.parametrize(("words", "code"), [(["spec", "list"], 0), (["spce"], 2)])
+@pytest.mark.parametrize(
+    ("words", "code", "closed"),
+    [
+        (["spec", "list"], 0, "<&-"),
+        (["spec", "list"], 0, ">&-"),
+        (["spce"], 2, "2>&-"),
+        (["spec", "list"], 0, "<&- >&- 2>&-"),
+        (["spce"], 2, "<&- >&- 2>&-"),
+        (["spce"], 2, "2>/dev/full"),
+    ],
+)
 def test_a_command_ends_as_ever_whatever_its_streams_are(words: list[str], code: int, closed: str):
     done = subprocess.run(["bash", "-c", f'"$@" {closed}', "linnet", *LINNET, *words], capture_output=True, check=False)
     assert (done.returncode, b"Traceback" in done.stdout + done.stderr) == (code, False)

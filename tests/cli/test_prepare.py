@@ -300,7 +300,7 @@ sys.exit(main())
 def test_killed_while_writing_leaves_nothing_half_written(
     tmp_path: Path, prepare: Prepare, told: Callable[[], list[str]], number: int, code: int
 ) -> None:
-    (tmp_path / "a.txt").write_text(TEXT * 3000)
+    (tmp_path / "a.txt").write_text(TEXT * 800)
     command = [sys.executable, "-c", INTERRUPTIBLE, "prepare", "a.txt", "--tokenizer", "bytes", "--out", "data"]
     with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
         while not list(tmp_path.glob(f".data.*{PARTIAL}/train-*.bin")):

@@ -93,7 +93,12 @@ def _run_and_signal(arguments, out, number, lines):
 
 
 @pytest.mark.parametrize(
-    ("mixer", "number"), [("attention", signal.SIGINT), ("ted", signal.SIGTERM), ("plga", signal.SIGKILL)]
+    ("mixer", "number"),
+    [
+        ("attention", signal.SIGINT),
+        pytest.param("ted", signal.SIGTERM, marks=pytest.mark.slow),
+        ("plga", signal.SIGKILL),
+    ],
 )
 def test_a_killed_process_and_the_same_command_end_where_an_uninterrupted_run_ends(tmp_path, command, mixer, number):
     long = ("training.steps=70", "training.checkpoint.every=12", "training.evaluate.every=26")

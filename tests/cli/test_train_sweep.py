@@ -100,14 +100,14 @@ def _steps_logged(run: Path) -> int:
 def test_a_stop_in_the_midst_and_the_same_command_end_as_without(
     data: Path, tmp_path: Path, capsys: Capture, number: signal.Signals
 ):
-    long = {"steps": 150, "log": {"every": 2}, "checkpoint": {"every": 25}, "evaluate": {"every": 75, "tokens": 64}}
+    long = {"steps": 60, "log": {"every": 2}, "checkpoint": {"every": 15}, "evaluate": {"every": 30, "tokens": 64}}
     (tmp_path / "straight").mkdir()
     assert main(command(data, tmp_path / "straight", "--sweep", "lr=1e-3,2e-3", "--json", **long)) == 0
     straight = json.loads(capsys.readouterr().out)
     words = command(data, tmp_path, "--sweep", "lr=1e-3,2e-3", "--json", **long)
-    slowed = [sys.executable, SLOWED, str(150 + 40), "0.05", *words]
+    slowed = [sys.executable, SLOWED, str(60 + 24), "0.05", *words]
     process = subprocess.Popen(slowed, stderr=subprocess.PIPE, text=True)
-    while _steps_logged(tmp_path / "out" / "lr-0.002") < 20:
+    while _steps_logged(tmp_path / "out" / "lr-0.002") < 12:
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.005)
     process.send_signal(number)
@@ -116,10 +116,10 @@ def test_a_stop_in_the_midst_and_the_same_command_end_as_without(
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number
-        assert " of 150 of lr-0.002; the same command continues" in said.splitlines()[-1]
+        assert " of 60 of lr-0.002; the same command continues" in said.splitlines()[-1]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "lr-0.001: finished at step 150, nothing to do" in err and "resuming from step" in err
+    assert "lr-0.001: finished at step 60, nothing to do" in err and "resuming from step" in err
     losses = [[run["bits_per_byte"] for run in found["runs"]] for found in (straight, json.loads(out))]
     assert losses[0] == losses[1]
 

@@ -1,5 +1,8 @@
 """How the examples are made small, and which are not run."""
 
+from collections.abc import Collection
+from functools import cache
+
 from linnet.cli.main import load_verb
 
 TRAINING = """
@@ -26,7 +29,8 @@ SMALL = {
     "design study": "--shapes 6 --bands 2 --seeds 1 --steps 2",
     "design validate": "--bootstrap 20",
     "plan fit": "--bootstrap 20",
-    "evaluate --shots": "--limit 2",
+    "evaluate --shots": "--limit 2 --shots 0,1",
+    "evaluate --limit": "--limit 2",
     "generate": "--max-tokens 8",
     "tokenizer compare --flops": "--flops 3e9",
     "vectors train": "--epochs 1 --width 4 --min-count 2",
@@ -86,5 +90,10 @@ def goes_on(words: list[str]) -> bool:
 
 def name_of(words: list[str]) -> str:
     """The name of the command that a command line calls: `train`, `inspect caches`."""
-    inner = getattr(load_verb(words[0]), "commands", {})
+    inner = _commands(words[0])
     return " ".join(words[:2] if len(words) > 1 and words[1] in inner else words[:1])
+
+
+@cache  # hundreds of examples are named
+def _commands(verb: str) -> Collection[str]:
+    return getattr(load_verb(verb), "commands", {}).keys()

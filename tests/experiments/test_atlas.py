@@ -183,7 +183,7 @@ def test_the_page_names_what_is_of_another_model(record: ResultTable):
     assert outdated(atlas, [page.TAUGHT]).endswith(f"instructions: {', '.join(rest)}.") and len(taught) >= 8
     row = record.rows["atlas stories", "TED", 0, NAME_RECALL]
     record.rows[row.key] = row.model_copy(update={"inputs": {"model": "another"}})
-    assert outdated(atlas, others).endswith("so that the next call makes them: stories: TED.")
+    assert outdated(atlas, ["stories"]).endswith("so that the next call makes them: stories: TED.")
 
 
 def test_the_page_is_made_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

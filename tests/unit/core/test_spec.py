@@ -245,7 +245,16 @@ HOSTILE = {
 LAUGHS = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30))]
 
 
-@pytest.mark.parametrize("text", [*HOSTILE.values(), "\n".join(LAUGHS)], ids=[*HOSTILE, "aliases"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            pytest.param(text, id=name, marks=pytest.mark.slow if name == "many" else ())
+            for name, text in HOSTILE.items()
+        ),
+        pytest.param("\n".join(LAUGHS), id="aliases"),
+    ],
+)
 def test_a_hostile_file_is_one_line(text: str, tmp_path: Path):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(UserError, match=r"x\.yaml(, line \d+)?: ") as refused:

@@ -100,7 +100,7 @@ def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score:
     assert found.examined < 4_000_000
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     definition=st.sampled_from(["mean", "geometric", "minimum"]),
     beta=st.floats(0.01, 1),

@@ -82,7 +82,7 @@ def test_a_search_under_a_state_budget_preserves_the_pattern(method: str):
     sizes = []
     for budget in (5e6, 40e6):
         found = search.design(
-            "patterned", max_state={4096: budget}, method=method, settings={"search": {"iterations": 20}}
+            "patterned", max_state={4096: budget}, method=method, settings={"search": {"iterations": 8}}
         )
         layers = layers_of(found.model)
         full = {"attention", "plga"}

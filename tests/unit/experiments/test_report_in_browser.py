@@ -8,8 +8,7 @@ from browser import Shown, shown
 from linnet.experiments.report import write_report
 
 
-@pytest.mark.parametrize("names", [NAMES, TEN_NAMES])
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize(("width", "names"), [(400, TEN_NAMES), (1400, NAMES)])
 def test_nothing_is_blank_cut_off_or_logged_to_the_console(width: int, names: tuple[str, ...], tmp_path):
     page = write_report(compared(names), tmp_path, "linnet compare a.yaml --out runs/a")
     assert "<script" not in page.read_text()
@@ -21,12 +20,12 @@ def test_nothing_is_blank_cut_off_or_logged_to_the_console(width: int, names: tu
     assert grey_HW.min() < 60 and np.median(grey_HW) > 200, "dark ink on a light ground, without color too"
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_shadow_at_the_edge_marks_tables_that_scroll(dark: bool, tmp_path):
+def test_a_shadow_at_the_edge_marks_tables_that_scroll(tmp_path):
     page = write_report(compared(), tmp_path, "linnet compare a.yaml --out runs/a")
-    narrow, wide = shown(page, 400, dark), shown(page, 1400, dark)
-    assert any(goes_on for *_, goes_on in narrow.tables) and not any(goes_on for *_, goes_on in wide.tables)
-    for seen in (narrow, wide):
+    wide, light, dark = shown(page, 1400), shown(page, 400), shown(page, 400, dark=True)
+    assert all(any(goes_on for *_, goes_on in narrow.tables) for narrow in (light, dark))
+    assert not any(goes_on for *_, goes_on in wide.tables)
+    for seen in (wide, light, dark):
         assert [_shaded(seen, table) for table in seen.tables] == [bool(goes_on) for *_, goes_on in seen.tables]
 
 

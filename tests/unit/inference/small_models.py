@@ -60,6 +60,27 @@ def small_decoder(mixer: MixerSpec = EXAMPLES[0], seed: int = 0, **settings: obj
     return decoder
 
 
+def _way_of_keeping(mixer: MixerSpec) -> tuple[object, ...]:
+    """What an engine knows of a mixer: how its streams may be cut, grown, cropped and calibrated."""
+    decoder = small_decoder(mixer)
+    traits, state = decoder.mixers[0].traits, decoder.initial_state(1, 1)
+    return traits.constant_state, traits.exact_when_split, traits.calibrated_after, traits.window, state.is_croppable
+
+
+def _unlike() -> list[ParameterSet]:
+    cases, ways = [], set[tuple[object, ...]]()
+    for case in CASES:
+        (mixer,) = case.values
+        quick = not case.marks and _way_of_keeping(mixer) not in ways
+        ways |= {_way_of_keeping(mixer)} if quick else set()
+        cases.append(pytest.param(mixer, id=case.id, marks=() if quick else pytest.mark.slow))
+    return cases
+
+
+UNLIKE = _unlike()
+"""Every example, for what calls an engine; all but the first of each way of keeping the past as slow tests."""
+
+
 def speaker(mixer: MixerSpec = EXAMPLES[0], extra_ids: int = 0, **settings: object) -> LanguageModel:
     """A model that knows all bytes; `extra_ids` more than its tokenizer."""
     tokenizer = Tokenizer.train("bytes", [])

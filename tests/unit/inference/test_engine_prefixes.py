@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
+from small_models import EXAMPLES, UNLIKE, VOCABULARY, small_decoder
 
 from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefix_store import PrefixStore
@@ -29,7 +29,7 @@ def alone(decoder: Decoder, prompt: list[int], **settings: object) -> list[int]:
     return tokens_of(Engine(decoder).submit(request(prompt, **settings)))
 
 
-@pytest.mark.parametrize("mixer", CASES)
+@pytest.mark.parametrize("mixer", UNLIKE)
 def test_a_stored_beginning_changes_no_token(mixer: MixerSpec):
     decoder, store = small_decoder(mixer), PrefixStore(2**40, snapshot_tokens=8)
     engine = Engine(decoder, chunk_tokens=16, prefixes=store)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from small_models import CASES, EXAMPLES, speaker
+from small_models import EXAMPLES, UNLIKE, speaker
 
 from linnet.core.errors import UserError
 from linnet.inference.engine import Engine
@@ -88,7 +88,7 @@ def test_bad_settings_leave_a_session_as_it_was():
     assert session.generate(6, **GREEDY) == other.generate(6, **GREEDY)
 
 
-@pytest.mark.parametrize("mixer", CASES)
+@pytest.mark.parametrize("mixer", UNLIKE)
 def test_sessions_share_an_engine(mixer: MixerSpec):
     """Each says what it says alone, turn by turn, whatever the others do at the same time."""
     model = speaker(mixer)

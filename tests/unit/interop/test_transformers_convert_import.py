@@ -25,7 +25,7 @@ PLAIN = GptNeoX.to_dict
 @torch.no_grad()
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_model_from_disk_is_the_original(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
-    steps = 200 if name in ("llama", "gpt2 untied") else 40
+    steps = 200 if name in ("llama", "gpt2 untied") else 12
     monkeypatch.setattr("linnet.interop.parity.STEPS", steps)
     theirs = write(tmp_path / "theirs", name)
     _, parity = import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
@@ -34,10 +34,10 @@ def test_a_model_from_disk_is_the_original(tmp_path: Path, name: str, monkeypatc
     torch.testing.assert_close(ours.decoder(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
     prompt = torch.tensor([ours.prompt_tokens("Once upon")])
     made = theirs.generate(
-        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=30, eos_token_id=None
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=12, eos_token_id=None
     )
     expected = ours.tokenizer.decode(made[0, prompt.shape[1] :].tolist())
-    assert ours.generate("Once upon", max_tokens=30, temperature=0, ignore_eos=True) == expected
+    assert ours.generate("Once upon", max_tokens=12, temperature=0, ignore_eos=True) == expected
     assert parity is not None and 0 < parity.error < 1e-4
     assert parity.steps == (53 if name == "gpt2 untied" else steps)
     figures = json.loads((tmp_path / "ours" / "run.json").read_text())["parity"]

@@ -60,7 +60,16 @@ def test_bytes_that_are_not_text_are_escaped():
     svg_of(drawn)
 
 
-@pytest.mark.parametrize("backend", ["inline", "module://matplotlib_inline.backend_inline", "ipympl", "no such"])
+OTHER_BACKENDS = ("inline", "ipympl", "no such")
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "module://matplotlib_inline.backend_inline",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_BACKENDS),
+    ],
+)
 def test_a_backend_in_the_environment_has_no_effect(backend: str, tmp_path: Path):
     """A notebook hands `MPLBACKEND` on to its processes; a file `matplotlibrc` may lie where they run."""
     (tmp_path / "matplotlibrc").write_text("axes.facecolor: red\n")

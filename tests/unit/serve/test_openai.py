@@ -181,7 +181,7 @@ def test_a_mistake_is_one_line_that_names_the_field(client, fields, status, mess
     assert message in error.value.body["message"] and "\n" not in error.value.body["message"]
 
 
-@pytest.mark.parametrize("name", ["tiny", "recurrent"])
+@pytest.mark.parametrize("name", ["tiny", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_the_server_passes_its_conformance_suite(running, name):
     outcomes = list(conformance.run(conformance.Client(running.url, name), []))
     assert len(outcomes) == len(conformance.CASES) >= 18

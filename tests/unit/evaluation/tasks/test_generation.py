@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import CASES, speaker
+from small_models import UNLIKE, speaker
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
@@ -10,7 +10,7 @@ from linnet.evaluation.tasks.scorer import StateFactory
 from linnet.inference.language_model import LanguageModel
 from linnet.layers.contract import MixerSpec
 
-every_mixer = pytest.mark.parametrize("mixer", CASES)
+every_mixer = pytest.mark.parametrize("mixer", UNLIKE)
 PROMPTS = {"": 12, "a bird": 3, "the tree was glad of it": 9, "Q: 1": 1}
 """And how many tokens may follow."""
 

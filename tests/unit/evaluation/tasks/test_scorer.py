@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from small_models import CASES, VOCABULARY, small_decoder
+from small_models import UNLIKE, VOCABULARY, small_decoder
 
 from linnet.evaluation.tasks import scorer as room
 from linnet.evaluation.tasks.scorer import LoglikelihoodRequest, LoglikelihoodScorer, StateFactory
@@ -12,7 +12,7 @@ from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 
 END = torch.tensor([[0]])
-every_mixer = pytest.mark.parametrize("mixer", CASES)
+every_mixer = pytest.mark.parametrize("mixer", UNLIKE)
 
 
 def requests(contexts: int = 5, seed: int = 0) -> list[LoglikelihoodRequest]:

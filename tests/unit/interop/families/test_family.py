@@ -412,10 +412,11 @@ def write(folder: Path, config: dict[str, Any], other_head: bool) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
+@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", FAMILIES)
 @torch.no_grad()
-def test_logits_are_those_of_transformers(kind: str, tmp_path_factory: pytest.TempPathFactory):
-    @settings(max_examples=8, deadline=None, database=None, phases=[Phase.generate])
+def test_logits_are_those_of_transformers(kind: str, examples: int, tmp_path_factory: pytest.TempPathFactory):
+    @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate])
     @given(data=st.data(), other_head=st.booleans())
     def compare(data: st.DataObject, other_head: bool) -> None:
         folder = tmp_path_factory.mktemp("drawn")

@@ -30,6 +30,7 @@ SMALL = {
     "design validate": "--bootstrap 20",
     "plan fit": "--bootstrap 20",
     "evaluate --shots": "--limit 2 --shots 0,1",
+    "evaluate instructions": "--limit 1",
     "evaluate --limit": "--limit 2",
     "generate": "--max-tokens 8",
     "tokenizer compare --flops": "--flops 3e9",

@@ -165,7 +165,8 @@ def _figure(plot: Plot) -> Any:
         _add_color_bar(figure, all_axes, norm, plot.values)
     _add_names(figure, all_axes, plot)
     figure.draw_without_rendering()  # titles and ticks need the layout that everything before has led to
-    if any([fit_titles(axes) for axes in all_axes]):
+    broken = [fit_titles(axes) for axes in all_axes]
+    if any(broken):
         figure.draw_without_rendering()
     for axes in all_axes:
         thin_ticks(axes)

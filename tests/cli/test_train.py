@@ -366,6 +366,14 @@ def test_a_run_of_which_little_is_recorded_still_has_a_table(tmp_path, capsys):
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [row.split() for row in rows]
 
 
+def test_the_table_says_how_many_parameters_are_trained_beside_others():
+    from linnet.cli.train import _rows
+
+    found = _rows({"parameters": 675_712, "lora": {"rank": 4, "parameters": 16_384}})
+    assert found == [("parameters", "675,712"), ("trained", "16,384 parameters (training.lora, rank 4)")]
+    assert _rows({"parameters": 675_712, "lora": None}) == found[:1]
+
+
 def test_the_table_of_a_run_on_pairs_or_prompts_says_what_these_say():
     from linnet.cli.train import _rows
 

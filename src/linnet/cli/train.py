@@ -335,7 +335,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     found = _known(summary)
     held_out, best = _known(found.get("validation", {})), _known(found.get("best", {}))
     replayed = {when: (each or {}).get("bits_per_byte") for when, each in found.get("replay", {}).items()}
-    peak = found.get("machine", {}).get("peak") or {}
+    peak, lora = found.get("machine", {}).get("peak") or {}, found.get("lora", {})
     speed, share = "{tokens_per_s:,.0f} tokens/s", "{share_of_peak:.1%} of {flops_per_s} FLOP/s"
     product = "the speed of a large matrix product on this machine, measured on {measured}"
     formats: dict[str, Callable[[Any], str]] = {"memory_bytes": numbers.decimal, "waiting_s": numbers.duration}
@@ -343,6 +343,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *_row("steps", "{step:,} of {steps:,}", found),
         *_row("tokens", "{tokens:,}", found),
         *_row("parameters", "{parameters:,}", found),
+        *_row("trained", "{parameters:,} parameters (training.lora, rank {rank})", lora),
         *_row("time in steps", "{seconds}", found, seconds=numbers.duration),
         *_row("speed", speed, found),
         *_row("share of peak", f"{share}, {product}", found | peak, flops_per_s=numbers.scientific),

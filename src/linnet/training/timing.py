@@ -44,7 +44,9 @@ class Pace:
     """Predicts the remaining time from the latest steps.
 
     Steps count by their tokens over the last `RECENT_STEPS`, so that a slow start (compilation, cold caches) is
-    forgotten. What happens between steps (evaluation, saving) is rare and is averaged over all steps of the process.
+    forgotten. What happens between steps (evaluation, saving) is rare and is averaged over all steps of the process. At
+    first it is averaged over a twentieth of those that there will be, so that one evaluation soon after the start does
+    not count as often as there are steps.
     """
 
     def __init__(self, earlier_token_s: float) -> None:
@@ -65,4 +67,5 @@ class Pace:
             return tokens * self._earlier_token_s
         between_s = max(0.0, time.monotonic() - self._began_s - self._in_steps_s)
         seconds, recent = sum(each for each, _ in self._recent), sum(each for _, each in self._recent)
-        return tokens * seconds / recent + steps * between_s / self._steps
+        averaged = max(self._steps, min(RECENT_STEPS, (self._steps + steps) // 20))
+        return tokens * seconds / recent + steps * between_s / averaged

@@ -35,6 +35,16 @@ def test_time_between_steps_is_averaged_over_all_steps(clock: list[float]):
     assert meter.remaining_s(100, 700) == pytest.approx(100 + 50)
 
 
+def test_an_evaluation_soon_after_the_start_is_not_expected_at_each_step(clock: list[float]):
+    meter = Pace(0.0)
+    steps(meter, clock, 1.0, 4)
+    clock[0] += 60.0
+    assert meter.remaining_s(796, 796 * 7) == pytest.approx(796 + 796 * 60 / 40)
+    assert meter.remaining_s(9996, 9996 * 7) == pytest.approx(9996 + 9996 * 60 / RECENT_STEPS)
+    steps(meter, clock, 1.0, 196)
+    assert meter.remaining_s(600, 600 * 7) == pytest.approx(600 + 600 * 60 / 200)
+
+
 def test_before_the_first_step_the_pace_of_earlier_processes_counts():
     assert Pace(3.0).remaining_s(2, 4) == 12
 

@@ -65,11 +65,12 @@ def clean(
         stack.enter_context(unfinished.of(identity))
         job = PassesJob(CleaningReport([StepReport(step.kind) for step in steps]))
         run = Passes(unfinished, passes, job, sources, workers, shard_bytes, executor, portion_bytes, compress)
-        report = run.run()
-        for line in describe_reading(opened):
-            note(line)
-        if url_step is not None and (missing := _without_address(sources)):
-            note(missing)
+        try:
+            report = run.run()
+        finally:  # this may be why no document stays
+            missing = None if url_step is None else _without_address(sources)
+            for line in (*describe_reading(opened), *filter(None, [missing])):
+                note(line)
         report.files = run.place_in(folder)
         write_json(folder / REPORT, {"spec": spec.model_dump(), **asdict(report)})
     return report

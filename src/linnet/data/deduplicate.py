@@ -62,9 +62,11 @@ def deduplicate(
         job = PassesJob(CleaningReport([StepReport(step) for step in COMPARISONS]))
         both = [Pass(settings=spec, tests=tests, comparisons=len(COMPARISONS)), Pass()]
         passes = Passes(unfinished, both, job, sources, workers, shard_bytes, executor, portion_bytes, compress)
-        passes.run()
-        for line in describe_reading(opened):
-            note(line)
+        try:
+            passes.run()
+        finally:  # this may be why no document stays
+            for line in describe_reading(opened):
+                note(line)
         assert passes.comparison is not None, "the last pass applied what the first one decided"
         report = passes.comparison.report
         report.files = passes.place_in(folder)

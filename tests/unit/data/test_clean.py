@@ -253,6 +253,13 @@ def test_what_was_left_out_is_told_by_a_call_that_goes_on_with_a_later_pass(tmp_
     assert "2 of 2 documents have no address, so the step url lets them pass" in caplog.text
 
 
+def test_what_the_reading_met_is_told_where_no_document_stays(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text(f"{REPEATED}\n\n{REPEATED}")
+    with pytest.raises(UserError, match="no document stays"):
+        clean([str(tmp_path / "a.txt")], tmp_path / "out", spec("gopher_repetition"), separator="##")
+    assert f"the separator '##' divides nothing in {tmp_path}/a.txt" in caplog.text
+
+
 def words(source, count):
     return [f"w{source.randrange(10**6)}" for _ in range(count)]
 

@@ -10,7 +10,7 @@ begins, and made whole for one product at a time.
 Legend: `I` inputs, `O` outputs, `R` rank.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from linnet.core.arrays import write_tensors
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
+from linnet.data.token_data import TokenData
 from linnet.inference.weights import quantizable_maps
 from linnet.layers.contract import linear_maps
 from linnet.model.adapter import DOWN, UP, AdapterInfo
@@ -32,7 +33,9 @@ from linnet.model.store import TokenizerLike, write_other_files
 from linnet.nn.linear import Linear
 from linnet.nn.low_rank import PARAMETRIZED, LowRankSum, frozen_parts, store_in_few_bits
 from linnet.present.numbers import decimal, metric
+from linnet.training.initialization import initial_decoder
 from linnet.training.sections import LoraSpec
+from linnet.training.spec import RunSpec
 
 
 def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str] = ()) -> None:
@@ -42,15 +45,11 @@ def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str]
     vocabulary to which tokens were added. `UserError` if the layers that `spec.parts` names have no linear map.
     """
     decoder.requires_grad_(False)
-    found, rounded = adapted_maps(decoder, spec), few_bit_maps(decoder, spec)
+    found = adapted_maps(decoder, spec)
     if not found:
         raise UserError("no layer has a linear map", field="training.lora.parts", value=spec.parts, accepted="all")
-    for linear in (*found, *rounded):
-        if type(linear) is nn.Linear:
-            linear.__class__ = Linear  # which multiplies by parts; only their initial weights set them apart
-    for linear in rounded:
-        assert spec.precision != "float32"
-        store_in_few_bits(linear, spec.precision)
+    _make_linear(found)
+    _round_maps(decoder, spec)
     for name in whole:
         decoder.get_parameter(name).requires_grad_(True)
     generator = torch.Generator().manual_seed(seed)
@@ -59,6 +58,29 @@ def add_lora(decoder: Decoder, spec: LoraSpec, seed: int, whole: Collection[str]
     for linear in found:
         part = LowRankSum(linear.weight, spec.rank, spec.alpha, generator)
         parametrize.register_parametrization(linear, "weight", part)
+
+
+def reference_decoder(run: RunSpec, data: TokenData) -> Decoder:
+    """The model that a run starts from, its weights rounded as the run holds those that it does not train."""
+    decoder = initial_decoder(run, data)
+    if run.training.lora is not None:
+        _round_maps(decoder, run.training.lora)
+    return decoder
+
+
+def _round_maps(decoder: Decoder, spec: LoraSpec) -> None:
+    rounded = few_bit_maps(decoder, spec)
+    _make_linear(rounded)
+    for linear in rounded:
+        assert spec.precision != "float32"
+        store_in_few_bits(linear, spec.precision)
+
+
+def _make_linear(maps: Iterable[nn.Linear]) -> None:
+    """Let maps multiply by parts; only their initial weights set PyTorch's apart."""
+    for linear in maps:
+        if type(linear) is nn.Linear:
+            linear.__class__ = Linear
 
 
 def adapted_maps(decoder: Decoder, spec: LoraSpec) -> list[nn.Linear]:

@@ -24,8 +24,8 @@ from linnet.present.progress import progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.data import preference_batches
-from linnet.training.initialization import START_FROM, initial_decoder
-from linnet.training.lora import trains_parts_alone, without_parts
+from linnet.training.initialization import START_FROM
+from linnet.training.lora import reference_decoder, trains_parts_alone, without_parts
 from linnet.training.metrics import REFERENCE_LOG_PROBABILITIES
 from linnet.training.objectives.preference import REFERENCE, TERMS, answer_scores, pair_losses
 from linnet.training.spec import RunSpec
@@ -106,7 +106,7 @@ class Preferences(Callback):
         if is_changed and trains_parts_alone(decoder):
             with without_parts(decoder):
                 return self._scored(decoder)
-        return self._scored(initial_decoder(context.run, context.data).to(context.device) if is_changed else decoder)
+        return self._scored(reference_decoder(context.run, context.data).to(context.device) if is_changed else decoder)
 
     def _scored(self, decoder: Decoder) -> dict[str, Tensor]:
         """The log-probabilities of all answers by a decoder, `[D]` for each side."""

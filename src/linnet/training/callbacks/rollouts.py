@@ -26,8 +26,7 @@ from linnet.present.progress import Advance, progress
 from linnet.training.callbacks import Callback
 from linnet.training.callbacks.evaluation import Evaluate
 from linnet.training.drawn_answers import DrawnAnswer, PendingAnswer, draw
-from linnet.training.initialization import initial_decoder
-from linnet.training.lora import trains_parts_alone, without_parts
+from linnet.training.lora import reference_decoder, trains_parts_alone, without_parts
 from linnet.training.objective_figures import prompts_text
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
 from linnet.training.rewards import Judgement, Rewards
@@ -87,7 +86,7 @@ class Rollouts(Callback):
         if context.state.step == 0 and (line := self._rewards.describe()):
             context.reporter.note(line)
         if self._spec.kl and self._reference is None and not trains_parts_alone(context.model.decoder):
-            reference = initial_decoder(context.run, context.data)
+            reference = reference_decoder(context.run, context.data)
             self._reference = reference.to(context.device).eval().requires_grad_(False)
         self.batches.current = {}
         for number, kept in state.answers.items():

@@ -101,10 +101,23 @@ def test_low_rank_parts_are_switched_off_for_the_reference(
     with monkeypatch.context() as patched:
         patched.setattr(rollouts, "trains_parts_alone", lambda decoder: False)
         second = linnet.train(tmp_path / "second", **given)
-    monkeypatch.delattr(rollouts, "initial_decoder")  # no second model is made
+    monkeypatch.delattr(rollouts, "reference_decoder")  # no second model is made
     one = linnet.train(tmp_path / "one", **given)
     assert same(one.folder, second.folder)
     assert terms_of(one.folder)[0]["kl"] < 1e-6 < 1e-4 < terms_of(one.folder)[-1]["kl"]
+
+
+def test_a_second_model_as_reference_is_rounded_as_the_frozen_weights_are(
+    chat_model: Path, prompts: Path, tmp_path: Path
+):
+    """A base model gets control tokens, whose vectors are trained too, so that parts that are off are not enough."""
+    shutil.copytree(chat_model, tmp_path / "base")
+    (tmp_path / "base" / CHAT_TEMPLATE).unlink()
+    lora = {"rank": 2, "precision": "int4"}
+    grpo = {**GRPO, "max_tokens": 4, "kl": 0.1, "held_out": 1}
+    training = {**TRAINING, "steps": 1, "grpo": grpo, "lora": lora}
+    run = linnet.train(tmp_path / "run", start_from=tmp_path / "base", prompts=prompts, training=training)
+    assert terms_of(run.folder)[0]["kl"] < 1e-12
 
 
 def test_the_first_pass_has_a_ratio_of_one(chat_model: Path, prompts: Path, tmp_path: Path):

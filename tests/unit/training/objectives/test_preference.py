@@ -192,7 +192,7 @@ def test_low_rank_parts_are_switched_off_for_a_reference_that_is_computed_again(
     stored = run.folder / REFERENCE_LOG_PROBABILITIES
     known = load_file(stored)
     stored.unlink()
-    monkeypatch.delattr(preferences, "initial_decoder")  # no second model is made
+    monkeypatch.delattr(preferences, "reference_decoder")  # no second model is made
     linnet.train(tmp_path / "run", training={"steps": 6})
     again = load_file(stored)
     assert known.keys() == again.keys() and all(torch.equal(again[side], known[side]) for side in known)

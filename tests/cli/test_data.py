@@ -32,6 +32,18 @@ def fails(capsys, *arguments):
     return lines[0]
 
 
+@pytest.mark.parametrize(
+    ("verb", "function"), [("clean", "linnet.data.clean.clean"), ("dedup", "linnet.data.deduplicate.deduplicate")]
+)
+def test_ctrl_c_says_that_the_command_goes_on_where_it_was(capsys, files, monkeypatch, verb, function):
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(function, stopped)
+    assert main(["data", verb, str(files / "web.jsonl"), "--out", str(files / "out")]) == 130
+    assert capsys.readouterr().err == "interrupted; the same command continues\n"
+
+
 def test_dedup_prints_counts_and_examples(capsys, files):
     printed = run(capsys, files / "web.jsonl", "--out", files / "out", "--against", files / "test.txt")
     head, _, _ = printed.partition("compared with 1 evaluation document")
@@ -192,7 +204,9 @@ def test_clean_prints_what_each_step_removed(capsys, files):
     printed = capsys.readouterr().out
     assert "something else entirely" in printed and "gopher_short_doc" in printed
     assert main([*arguments, "--out", str(files / "other"), "--json", "--page", str(files / "page")]) == 0
-    report = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert f"report: {files / 'page' / 'report.html'}" in captured.err
+    report = json.loads(captured.out)
     assert report["read"]["documents"] == 5
     assert [step["step"] for step in report["steps"]] == ["gopher_quality", "pii"]
     lines = (files / "clean/part-00000.jsonl").read_text().splitlines()

@@ -94,14 +94,15 @@ def interruptions_reported() -> Iterator[None]:
 
 @contextmanager
 def stopped_tasks_reported() -> Iterator[None]:
-    """End a run of tasks that was asked to stop with one line and the exit code of the signal."""
+    """End work that was asked to stop, and that the same command takes up, with one line and the code of the signal."""
     from linnet.core.executors import TasksStopped
 
     try:
         yield
-    except TasksStopped as stop:
-        note(f"{stop}; the same command continues")
-        raise typer.Exit(exit_code(stop.signal)) from None
+    except (TasksStopped, KeyboardInterrupt) as stop:
+        note(f"{str(stop) or 'interrupted'}; the same command continues")
+        number = stop.signal if isinstance(stop, TasksStopped) else signal.SIGINT
+        raise typer.Exit(exit_code(number)) from None
 
 
 def check_out_path(path: Path, option: str, kind: str) -> None:

@@ -201,7 +201,7 @@ def clean(
         report = clean_files(files, out, spec, *reading, processes, overwrite, executor=chosen, compress=compress)
     result = CleaningResult(report)
     if page is not None:
-        write_page(result, page, invocation())
+        note(f"report: {write_page(result, page, invocation())}")
     if as_json:
         write_json({"out": str(out), **result.to_dict()})
     else:

@@ -1,12 +1,16 @@
 """The description of a mixture (mixture.yaml): how much of each named source a run reads, and when."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
-from linnet.core.errors import did_you_mean
+from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import Amount, Spec, read_yaml
+
+T = TypeVar("T")
 
 PUBLISHED: dict[str, dict[str, float]] = {
     "palm": {"webpages": 0.31, "books": 0.14, "conversation": 0.50, "code": 0.05},
@@ -108,6 +112,33 @@ class MixtureSpec(Spec):
             return {name: PUBLISHED[self.preset][name] for name in self.sources}
         weights = {name: source.weight for name, source in self.sources.items() if source.weight is not None}
         return weights or None
+
+
+def open_each_source(
+    mixture: MixtureSpec, kinds: str, read: Callable[[SourceSpec], list[T]], file_of: Callable[[T], str]
+) -> tuple[list[T], list[str]]:
+    """What `read` opens of each source, one source after the other, and the name of the source of each.
+
+    kinds: what messages say that inputs are. file_of: the file of what was opened. `UserError` names the source that is
+    wrong, and a file of two sources, however each names it.
+    """
+    opened, names = list[T](), list[str]()
+    for name, spec in mixture.sources.items():
+        place = f"mixture.sources.{name}"
+        if not spec.inputs:
+            raise UserError(field=f"{place}.inputs", accepted=kinds)
+        try:
+            found = read(spec)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        opened += found
+        names += [name] * len(found)
+    owners: dict[str, str] = {}
+    for file, name in zip(map(file_of, opened), names, strict=True):
+        owner = owners.setdefault(os.path.realpath(file), name)
+        if owner != name:
+            raise UserError(f"mixture: {file} is of {owner} and of {name}; expected one source")
+    return opened, names
 
 
 def read_mixture(value: Any) -> Any:

@@ -25,7 +25,7 @@ from linnet.core.spec import read_yaml
 from linnet.data.clean import cleaned_text, read_cleaning
 from linnet.data.cleaning_steps import CleaningSpec
 from linnet.data.fill_in_the_middle import FillInTheMiddle, Rearranger, Section
-from linnet.data.mixture import MixtureSpec
+from linnet.data.mixture import MixtureSpec, SourceSpec, open_each_source
 from linnet.data.readers import json_field, lines_of, valid
 from linnet.data.shards import (
     SHARD_TOKENS,
@@ -417,21 +417,11 @@ def new_folder(out: Path, overwrite: bool) -> Iterator[Path]:
 
 def _open_mixture(stack: ExitStack, mixture: MixtureSpec, skip_invalid: bool) -> tuple[list[Source], list[str]]:
     """The files of a mixture's sources, one source after the other, and the name of each file's source."""
-    sources, names = list[Source](), list[str]()
-    for name, spec in mixture.sources.items():
-        place = f"mixture.sources.{name}"
-        if not spec.inputs:
-            raise UserError(field=f"{place}.inputs", accepted="files, folders or patterns of text")
-        try:
-            opened = open_sources(stack, spec.inputs, spec.field, spec.separator, skip_invalid)
-        except UserError as error:
-            raise UserError(f"{place}: {error}") from None
-        sources, names = [*sources, *opened], [*names, *[name] * len(opened)]
-    owners: dict[str, str] = {}
-    for source, name in zip(sources, names, strict=True):
-        if owners.setdefault(source.name, name) != name:
-            raise UserError(f"mixture: {source.name} is of {owners[source.name]} and of {name}; expected one source")
-    return sources, names
+
+    def read(spec: SourceSpec) -> list[Source]:
+        return open_sources(stack, spec.inputs, spec.field, spec.separator, skip_invalid)
+
+    return open_each_source(mixture, "files, folders or patterns of text", read, lambda source: source.name)
 
 
 def _corpus_of(

@@ -17,7 +17,7 @@ import numpy as np
 
 from linnet.core.atomic import errors_naming
 from linnet.core.errors import UserError, note
-from linnet.data.mixture import MixtureSpec
+from linnet.data.mixture import MixtureSpec, SourceSpec, open_each_source
 from linnet.data.prepare import checked_target, describe_folder, load_tokenizer, mixture_to_prepare, new_folder
 from linnet.data.shards import SHARD_TOKENS, Manifest, ShardWriter, SourceInfo, SplitInfo, describe_runs, token_dtype
 from linnet.data.sources import Source, describe_reading, open_sources
@@ -104,33 +104,23 @@ def _opened(names: Sequence[str], tokenizer: Tokenizer) -> list[TokenFile]:
 
 def _open_mixture(stack: ExitStack, mixture: MixtureSpec, tokenizer: Tokenizer) -> tuple[list[TokenFile], list[str]]:
     """The files of a mixture's sources, one source after the other, and the name of each file's source."""
-    files, names = list[TokenFile](), list[str]()
-    for name, spec in mixture.sources.items():
-        place = f"mixture.sources.{name}"
-        if not spec.inputs:
-            raise UserError(field=f"{place}.inputs", accepted="files, folders or patterns of text, or token files")
+
+    def read(spec: SourceSpec) -> list[TokenFile]:
         inputs = expand_token_files(spec.inputs)
-        try:
-            if not any(map(is_token_file, inputs)):
-                sources = open_sources(stack, spec.inputs, spec.field, spec.separator)
-                opened = [_encoded(stack, source, tokenizer) for source in sources]
-                for line in describe_reading(sources):
-                    note(line)
-            else:
-                _check_token_files(inputs)
-                for option in ("field", "separator"):
-                    if value := getattr(spec, option):
-                        raise UserError("token files have none", field=option, value=repr(value))
-                opened = _opened(inputs, tokenizer)
-        except UserError as error:
-            raise UserError(f"{place}: {error}") from None
-        files, names = [*files, *opened], [*names, *[name] * len(opened)]
-    owners: dict[Path, str] = {}
-    for file, name in zip(files, names, strict=True):
-        if owners.setdefault(file.path.resolve(), name) != name:
-            known = owners[file.path.resolve()]
-            raise UserError(f"mixture: {file.path} is of {known} and of {name}; expected one source")
-    return files, names
+        if not any(map(is_token_file, inputs)):
+            sources = open_sources(stack, spec.inputs, spec.field, spec.separator)
+            opened = [_encoded(stack, source, tokenizer) for source in sources]
+            for line in describe_reading(sources):
+                note(line)
+            return opened
+        _check_token_files(inputs)
+        for option in ("field", "separator"):
+            if value := getattr(spec, option):
+                raise UserError("token files have none", field=option, value=repr(value))
+        return _opened(inputs, tokenizer)
+
+    kinds = "files, folders or patterns of text, or token files"
+    return open_each_source(mixture, kinds, read, lambda file: str(file.path))
 
 
 def _encoded(stack: ExitStack, source: Source, tokenizer: Tokenizer) -> TokenFile:

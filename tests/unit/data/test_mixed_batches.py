@@ -179,7 +179,8 @@ def test_bounds_hold_and_nothing_is_lost(windows: list[list[float]], limits: lis
 
 def test_preparing_says_what_does_not_fit(tmp_path: Path):
     (tmp_path / "a.txt").write_text("one<|endoftext|>two")
-    both = {name: {"inputs": [str(tmp_path / "a.txt")]} for name in ("first", "second")}
+    folders = {"first": str(tmp_path), "second": f"{tmp_path}/../{tmp_path.name}"}
+    both = {name: {"inputs": [f"{folder}/a.txt"]} for name, folder in folders.items()}
     for fields, message in (
         ({"sources": both}, "a.txt is of first and of second; expected one source"),
         ({"sources": {"first": {}}}, "mixture.sources.first.inputs: expected files, folders or patterns of text"),

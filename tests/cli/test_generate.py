@@ -71,6 +71,7 @@ def test_prompt_and_continuation_are_one_text_and_the_figures_one_line(model: st
     assert err.count("\n") == 1
     assert "20 tokens, " in err and " tokens/s; prompt of 8 tokens in " in err and "state of " in err
     assert "weights of " in err
+    assert run(capfdbinary, model, "--prompt", "", "--max-tokens", "1")[2].startswith("1 token; prompt of 1 token in ")
 
 
 def test_streamed_or_not_the_text_of_a_seed_is_the_same(model: str, capfdbinary):

@@ -345,6 +345,9 @@ def test_conversations_are_prepared_with_a_models_tokenizer_and_template(tmp_pat
         "train": 5.0,
         "validation": 5.0,
     }
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    code, _, err = prepare("--chat", "two.jsonl", "--model", "model", "--out", "two")
+    assert code == 0 and err.endswith("too unequal; more documents, or another --validation helps\n")
     for words, expected in (
         (("--chat", "chat.jsonl"), "--model: expected it beside --chat"),
         (("--model", "model"), "--chat: expected it, --preferences or --prompts beside --model"),

@@ -15,6 +15,7 @@ from linnet.cli.options import Precision, Threads, option, set_threads, with_opt
 from linnet.cli.text_options import ContinuationOptions, ToolOptions, logprobs_report
 from linnet.core.errors import UserError
 from linnet.core.files import json_safe, read_whole, standard_input
+from linnet.present import numbers
 from linnet.present.show import write, write_json
 
 if TYPE_CHECKING:
@@ -587,8 +588,9 @@ def _print_figures(continuation: "Continuation", view: ContextView, context_leng
     view.print_table()
     rate = figures.tokens_per_second
     speed = f", {rate:.1f} tokens/s" if rate else ""
+    made, read = (numbers.counted(count, "token") for count in (figures.tokens, figures.prompt_tokens))
     note(
-        f"{figures.tokens} tokens{speed}; prompt of {figures.prompt_tokens} tokens in {figures.seconds_prompt:.2f} s; "
+        f"{made}{speed}; prompt of {read} in {figures.seconds_prompt:.2f} s; "
         f"weights of {weights_bytes:,} bytes, state of {figures.state_bytes:,} bytes"
     )
     if figures.speculation is not None:

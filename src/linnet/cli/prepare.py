@@ -328,9 +328,10 @@ def _warn_of_share(manifest: "Manifest") -> None:
     if not requested / 2 <= share <= requested * 2:
         count = sum(source.documents for source in manifest.sources)
         why = "its one document is short" if count == 1 else f"its {count:,} documents are too few or too unequal"
+        divided = "" if manifest.layout != "stream" else "a --document-separator that splits them further, "
         note(
-            f"warning: {share:.2g} of the text's bytes are held out, not {requested:g}: {why}; a --document-separator"
-            " that splits them further, more documents, or another --validation helps"
+            f"warning: {share:.2g} of the text's bytes are held out, not {requested:g}: {why}; {divided}more "
+            "documents, or another --validation helps"
         )
 
 

@@ -230,10 +230,13 @@ def document_rows(sequence: TokenSequence) -> Spans:
     return Spans(starts_D, lengths_D, counts_D, rows=True)
 
 
-def check_row_lengths(sequence: TokenSequence, rows: Spans, context_length: int, separate_prefix: bool) -> None:
+def check_row_lengths(
+    sequence: TokenSequence, rows: Spans, context_length: int, separate_prefix: bool, remedy: str = ""
+) -> None:
     """`UserError` for the longest row if it is longer than a context.
 
-    separate_prefix: prefix and targets are read by an encoder and a decoder, each with its own context.
+    separate_prefix: prefix and targets are read by an encoder and a decoder, each with its own context. remedy: what
+    helps besides a longer context.
     """
     lengths_D = rows.lengths_N
     what = "input and target of " if sequence.mask is not None and sequence.targets is None else ""
@@ -246,7 +249,7 @@ def check_row_lengths(sequence: TokenSequence, rows: Spans, context_length: int,
     if lengths_D[longest] > context_length:
         raise UserError(
             f"{sequence.name}: row {longest + 1}: {what}{lengths_D[longest]} tokens: more than the context of"
-            f" {context_length}; `set` model.context_length={lengths_D[longest]} makes a model for it"
+            f" {context_length}; `set` model.context_length={lengths_D[longest]} makes a model for it{remedy}"
         )
 
 

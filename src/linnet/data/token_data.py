@@ -154,7 +154,9 @@ class TokenData:
         if not self.is_rows:
             return document_windows(sequence, context_length)
         rows = document_rows(sequence)
-        check_row_lengths(sequence, rows, context_length, separate_prefix)
+        of_chat = "chat_template" in self.manifest.settings
+        remedy = ", and `linnet prepare --long-conversations drop` leaves such rows out" if of_chat else ""
+        check_row_lengths(sequence, rows, context_length, separate_prefix, remedy)
         return rows
 
     def measured_spans(self, sequence: TokenSequence, context_length: int, separate_prefix: bool = False) -> Spans:

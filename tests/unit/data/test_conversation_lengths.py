@@ -95,6 +95,13 @@ def test_a_data_folder_has_what_fits(file, tmp_path, told, long, rows):
     assert any("20 of 30 conversations are longer than the context of 14 tokens: 20 " in line for line in told())
 
 
+def test_a_data_folder_with_long_rows_names_what_leaves_them_out(file, tmp_path):
+    prepare_conversations(file, tmp_path / "data", TEMPLATE, TOKENIZER, 0.2)
+    data = TokenData.open(tmp_path / "data")
+    with pytest.raises(UserError, match=r"22 tokens: more than the context of 14; .*, and .*--long-conversations drop"):
+        data.spans(data.split("train"), 14)
+
+
 def test_data_of_which_nothing_is_left_are_refused(file, tmp_path):
     with pytest.raises(UserError, match="long_conversations: cut: all conversations are longer than the context of 7"):
         prepare_conversations(file, tmp_path / "data", TEMPLATE, TOKENIZER, 0.2, limit=LengthLimit(7, "cut"))

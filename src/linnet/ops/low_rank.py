@@ -44,11 +44,15 @@ def dense(weight: FrozenMatrix) -> Tensor:
 
 
 def low_rank_sum(parts: LowRankParts) -> Tensor:
-    """`W + s U D`, `[O, I]`, in the precision of `U`; with gradients."""
+    """`W + s U D`, `[O, I]`, in the precision of `U`, also under autocast; with gradients.
+
+    In half precision most of a small `s U D` would be lost: it is less than the distance of two neighbors of `W`.
+    """
     weight_OI = dense(parts.weight)
     if parts.up_Or is None or parts.down_rI is None:
         return weight_OI
-    return torch.addmm(weight_OI.to(parts.up_Or.dtype), parts.up_Or, parts.down_rI, alpha=parts.scale)
+    with torch.autocast(weight_OI.device.type, enabled=False):
+        return torch.addmm(weight_OI.to(parts.up_Or.dtype), parts.up_Or, parts.down_rI, alpha=parts.scale)
 
 
 def low_rank_linear(x: Tensor, parts: LowRankParts, bias_O: Tensor | None = None) -> Tensor:

@@ -36,6 +36,9 @@ Scale = Literal["linear", "log", "log2", "symlog"]
 MARKS, DASHES = "os^Dv*Xp", ("-", "--", "-.")
 """Markers and dashes, which tell lines apart without color."""
 
+LOW_PANEL_INCHES = 1.6
+"""A panel that is lower has room for fewer ticks, which a logarithmic axis crowds at its upper end."""
+
 FEW_DECADES, MANY_DECADES = 10, 1000
 """Ratios of a logarithmic axis' ends: below the first, its ticks are round numbers; above the second, powers of ten."""
 
@@ -245,7 +248,9 @@ def _set_ticks(axis: Any, spec: Axis) -> None:
     if spec.scale == "log":
         low, high = axis.get_view_interval()
         if high < FEW_DECADES * low:
-            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=4))
+            low_panel = axis.axis_name == "y" and axis.axes.bbox.height < LOW_PANEL_INCHES * axis.axes.figure.dpi
+            most, fewest = (3, 2) if low_panel else (6, 4)
+            axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], min_n_ticks=fewest))
             axis.set_minor_locator(LogLocator(subs=()))
         elif high < MANY_DECADES * low:
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -88,6 +88,12 @@ def test_ticks_are_round_and_formatted_by_the_axis():
     assert "16 KiB" in ticks(axes.xaxis)
 
 
+def test_ticks_of_a_low_logarithmic_panel_do_not_touch():
+    panels = [Panel(Axis("x"), Axis("norm", "log"), [Series([1, 2], [2.7, 17.8])])] * 2
+    high, low = (axes.yaxis for axes in Plot(panels, (8.0, 2.3), heights=(3, 1)).figure().axes)
+    assert len(ticks(high)) > len(ticks(low)) >= 2 and faults(low.figure) == []
+
+
 def test_names_are_not_read_as_formulas_nor_hidden():
     figure = one(Series([1], [1], "'$a_b$'"), Series([1], [2], "_hidden"), title="a $ b").figure()
     assert legend(figure) == [r"'\$a_b\$'", "\u200b_hidden"]

@@ -22,7 +22,7 @@ from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of
 from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
 from linnet.data.prepare_tokens import has_token_files, prepare_token_files
 from linnet.data.replay import check_replayed
-from linnet.data.sources import STDIN, expand_inputs
+from linnet.data.sources import HUGGING_FACE, STDIN, expand_inputs
 from linnet.data.token_data import read_manifest
 from linnet.data.token_files import expand_token_files, is_token_file
 from linnet.data.tokenizer_training import fewest_tokens
@@ -262,7 +262,9 @@ def _text_files(given: RunFiles) -> list[Path]:
     for file in files:
         if str(file) == STDIN or not file.is_file():
             accepted = "files; `linnet prepare` reads other inputs, whose folder is `data` then"
-            raise UserError(field="data", value=f"{given.files[0]}: {file}", accepted=accepted)
+            elsewhere = str(file) == STDIN or str(file).startswith(HUGGING_FACE)
+            problem = "" if elsewhere or file.exists() else "no such file"
+            raise UserError(problem, field="data", value=f"{given.files[0]}: {file}", accepted=accepted)
     size_bytes = sum(file.stat().st_size for file in files)
     if size_bytes > MOST_TEXT_BYTES:
         problem = f"{size_bytes:,} bytes of text, more than the {MOST_TEXT_BYTES:,} that a run tokenizes when it begins"

@@ -101,10 +101,11 @@ def test_a_run_that_starts_from_a_model_has_its_tokenizer(texts: Path, tiny_mode
     ("content", "message"),
     [
         ("sources: {a: {inputs: 'hf:some/texts'}}", "hf:some/texts: expected files; `linnet prepare` reads other"),
+        ("sources: {a: {inputs: none.txt}}", "mixture.yaml: none.txt: no such file; expected files"),
         ("sources: {a: {inputs: '-'}}", r"mixture.yaml: -: expected files"),
         ("sources: {a: {inputs: trees.txt}, b: {inputs: birds.txt}}", "bytes of text, more than the 1,000 that a run"),
     ],
-    ids=["data-set", "standard-input", "large"],
+    ids=["data-set", "missing", "standard-input", "large"],
 )
 def test_what_is_no_small_text_is_refused_before_anything_is_made(
     texts: Path, tiny_model, monkeypatch: pytest.MonkeyPatch, content: str, message: str

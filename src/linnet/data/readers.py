@@ -74,7 +74,8 @@ def valid(item: Item) -> str:
 class ReadingCounts:
     """What one reading of an input met besides its documents.
 
-    located: documents with an address. position: bytes read so far, for formats that are not read from front to back.
+    located: documents with an address. has_json_lines: the first document of a text is lines of JSON. position: bytes
+    read so far, for formats that are not read from front to back.
     """
 
     documents: int = 0
@@ -85,6 +86,7 @@ class ReadingCounts:
     lines: int = 0
     crlf_lines: int = 0
     has_byte_order_mark: bool = False
+    has_json_lines: bool = False
     position: int | None = None
 
 

@@ -179,6 +179,9 @@ class Source:
                     continue
                 counts.documents += 1
                 counts.located += url is not None
+                if counts.documents == 1 and self.kind == "text":
+                    second = text.find("\n") + 1
+                    counts.has_json_lines = second > 0 and text[:2] == text[second : second + 2] == '{"'
                 if self._skip_invalid or not counts.invalid:  # else it is read on only to be counted
                     yield text, url
             advance(self.size_bytes - position)
@@ -358,6 +361,8 @@ def describe_reading(sources: Iterable[Source]) -> list[str]:
         ends, of = (sum(getattr(source.counts, name) for source in windows) for name in ("crlf_lines", "lines"))
         names = _first_of([source.name for source in windows])
         lines.append(f"{names}: {ends:,} of {of:,} lines end in CRLF, which stays as it is")
+    if rows := [source.name for source in read if source.counts.has_json_lines]:
+        lines.append(f"{_first_of(rows)}: lines of JSON, read as text; rows are read from a file named .jsonl")
     if undivided := [source for source in read if source.is_undivided]:
         names = _first_of([source.name for source in undivided])
         lines.append(f"the separator '{undivided[0].settings['separator']}' divides nothing in {names}")

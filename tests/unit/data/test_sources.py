@@ -327,6 +327,17 @@ def test_a_separator_that_divides_nothing_is_told_of_each_text(tmp_path: Path) -
         assert describe_reading(unsplit) == []
 
 
+def test_rows_that_are_read_as_text_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = '{"text": "a bird"}\n{"text": "a tree"}\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
+    paths = [write(tmp_path / name, text) for name, text in (("a.txt", rows), ("b.txt", "{\n"), ("c.jsonl", rows))]
+    with ExitStack() as stack:
+        sources = open_sources(stack, ["-", *map(str, paths)])
+        assert [len(list(source.documents())) for source in sources] == [1, 1, 1, 2]
+        (line,) = describe_reading(sources)
+    assert line == "<stdin> and 1 other file: lines of JSON, read as text; rows are read from a file named .jsonl"
+
+
 def test_rows_have_addresses_of_their_pages(tmp_path: Path) -> None:
     import datasets
 

@@ -110,6 +110,7 @@ def test_with_too_little_memory_a_step_has_fewer_sequences(monkeypatch: pytest.M
     assert measure(Row("training", "attention", "tiny", "float32"), CPU)["shape"].startswith("1 x")
 
 
+@pytest.mark.slow
 def test_a_row_that_takes_too_long_is_ended_and_the_next_one_measured(tmp_path: Path):
     worker = Worker(CPU)
     row = Row("decode", "attention", "tiny", "float32", streams=1)

@@ -147,6 +147,7 @@ def test_ray_starts_a_job_again_whose_worker_died(tmp_path: Path):
     assert len(quality(tmp_path / "out")) == 2
 
 
+@pytest.mark.slow
 def test_slurm_gets_an_array_of_the_jobs_that_are_missing(
     straight: Path, tmp_path: Path, sbatch: Path, monkeypatch: pytest.MonkeyPatch
 ):

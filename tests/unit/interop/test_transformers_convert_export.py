@@ -277,6 +277,7 @@ def test_a_model_of_no_family_is_linnets_own(tmp_path: Path):
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "linnet"
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_folder(tmp_path: Path):
     source = folder(tmp_path / "model")
     die = "import os, signal; from linnet.interop import exporters, transformers_convert\n"

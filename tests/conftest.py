@@ -22,7 +22,8 @@ from linnet.training import machine, metrics, trainer
 from warm_python import WarmPython
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.register_profile("any machine", deadline=None, max_examples=40)  # others in every run
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("any machine")
 os.environ["COLUMNS"] = "100"  # of the terminal that commands print for, unless a test has another
 

@@ -200,7 +200,7 @@ def forked(tests: list[str], limit_s: float) -> bool | None:
         try:
             import pytest
 
-            os._exit(int(pytest.main(["-x", "-q", "-n", "0", "--tb=line", *tests])))
+            os._exit(int(pytest.main(["-x", "-q", "-n", "0", "--tb=line", "--hypothesis-profile=thorough", *tests])))
         finally:
             os._exit(1)
     end = time.monotonic() + limit_s

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from chat_models import TEMPLATE as SOUND
 from linnet.cli.main import main
 from linnet.data.chat_template import PLAIN
 from linnet.data.template_doctor import CHECKS
@@ -10,11 +11,6 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
-
-SOUND = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")

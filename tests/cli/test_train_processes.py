@@ -12,14 +12,12 @@ import pytest
 import torch
 import yaml
 
+from chat_models import HEAD, write_chat_model
 from linnet.cli.main import main
 from linnet.core.arrays import read_tensors
-from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.prepare import prepare_texts
-from linnet.data.tokenizer import Tokenizer
-from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.model.store import load_decoder, write_model
+from linnet.model.store import load_decoder
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.reporter import LogReporter
 from several import SLOWED, finish, start
@@ -250,21 +248,9 @@ def test_other_verbs_run_in_one_process(
 @pytest.fixture
 def answering(tmp_path: Path) -> Path:
     """A folder with a model that answers with a few letters, preferences and prompts."""
-    tokenizer = Tokenizer.train("bytes", [])
     block = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
-    head = {"tied": False, "bias": True}
-    description = {"vocab_size": 257, "d_model": 16, "context_length": 64, "blocks": [block], "head": head}
-    torch.manual_seed(0)
-    decoder = Decoder(ModelSpec.parse(description, "test"))
-    with torch.no_grad():
-        decoder.head.bias.fill_(-9.0)
-        decoder.head.bias[[*b"abcd", tokenizer.end_id]] = 0.0
-    write_model(tmp_path / "model", decoder, tokenizer, {})
-    (tmp_path / "model" / CHAT_TEMPLATE).write_text(
-        "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>"
-        "{% endgeneration %}{% else %}U:{{ m.content }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}A:{% endif %}"
-    )
+    description = {"vocab_size": 257, "d_model": 16, "context_length": 64, "blocks": [block], "head": HEAD}
+    write_chat_model(tmp_path / "model", ModelSpec.parse(description, "test"))
     pairs = [{"prompt": f"q{n}", "chosen": "yes"[: 1 + n % 3], "rejected": "no"[: 1 + n % 2]} for n in range(40)]
     checker = {"kind": "begins_with", "text": "b"}
     prompts = [{"prompt": f"q{n}", "checker": checker} for n in range(120)]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import chat_models
 from linnet.core.errors import UserError
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.preferences import (
@@ -20,12 +21,7 @@ from linnet.data.preferences import (
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 
-TEMPLATE = ChatTemplate(
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}",
-    "template",
-    {},
-)
+TEMPLATE = ChatTemplate(chat_models.TEMPLATE, "template", {})
 ASK, YES, NO = (
     {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "y"), ("assistant", "n"))
 )

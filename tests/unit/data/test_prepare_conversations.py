@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from chat_models import TEMPLATE as SOUND
 from linnet.core.errors import UserError
 from linnet.data.chat_template import PLAIN, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
@@ -15,10 +16,6 @@ from linnet.data.target_weights import ROLE_NUMBERS
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 
-SOUND = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-)
 TEMPLATE = ChatTemplate(SOUND, "t.jinja", {})
 TOKENIZER = Tokenizer.train("bytes", [])
 

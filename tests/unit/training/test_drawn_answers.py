@@ -9,23 +9,17 @@ import torch
 from runs_alike import same
 
 import linnet
-from linnet.data.chat_template import CHAT_TEMPLATE
+from chat_models import HEAD, write_chat_model
 from linnet.data.conversations import ChatTurn
 from linnet.data.loader import Batch
 from linnet.data.prompts import ChatPrompt
 from linnet.data.token_data import TokenData
-from linnet.data.tokenizer import Tokenizer
 from linnet.data.tools import CALCULATOR_ALONE
 from linnet.model.decoder import Decoder
-from linnet.model.store import write_model
 from linnet.training.callbacks import Callback
 from linnet.training.drawn_answers import PendingAnswer, draw
 from linnet.training.rollout_batches import Prompts
 
-TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-)
 TOLD = "U:36A:"
 GRPO = {"group": 4, "max_tokens": 24, "held_out": 4}
 TRAINING = {
@@ -51,14 +45,7 @@ def _quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_model) -> Path:
     """`chat`, a model that writes one of a few letters or ends, and `prompts.jsonl`."""
     folder = tmp_path_factory.mktemp("tools")
-    torch.manual_seed(0)
-    tokenizer = Tokenizer.train("bytes", [])
-    decoder = Decoder(tiny_model(context_length=48, head={"tied": False, "norm": {"kind": "rms"}, "bias": True}))
-    with torch.no_grad():
-        decoder.head.bias.fill_(-30.0)
-        decoder.head.bias[[*b"abc", tokenizer.end_id]] = 0.0
-    write_model(folder / "chat", decoder, tokenizer, {})
-    (folder / "chat" / CHAT_TEMPLATE).write_text(TEMPLATE)
+    write_chat_model(folder / "chat", tiny_model(context_length=48, head=HEAD), b"abc", -30.0)
     checker = {"kind": "begins_with", "text": "a"}
     rows = [{"prompt": f"q{n}", "checker": checker, "tool_rounds": 2} for n in range(100)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from runs_alike import same
 
 import linnet
+from chat_models import HEAD, write_chat_model
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
-from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.prompts import parse_prompt
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
@@ -20,10 +19,6 @@ from linnet.training.rewards import Rewards
 from linnet.training.run_folder import RunFolder
 from linnet.training.sections import GrpoSpec
 
-TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-)
 GRPO = {"group": 4, "max_tokens": 6, "held_out": 4}
 TRAINING = {
     "steps": 4, "batch_size": 4, "precision": "float32", "log": {"every": 1}, "evaluate": {"every": 2},
@@ -41,18 +36,8 @@ def _quick(quick: None) -> None:
 @pytest.fixture
 def models(tmp_path: Path, tiny_model) -> Path:
     """A folder with `chat`, a model that writes a few letters or ends, and `reward`, a reward model."""
-    tokenizer = Tokenizer.train("bytes", [])
-    for name, head in (("chat", {"bias": True}), ("reward", {"value": True})):
-        torch.manual_seed(0)
-        decoder = Decoder(tiny_model(context_length=32, head={"tied": False, "norm": {"kind": "rms"}, **head}))
-        with torch.no_grad():
-            if name == "chat":
-                decoder.head.bias.fill_(-9.0)
-                decoder.head.bias[[*b"abcd", tokenizer.end_id]] = 0.0
-            else:
-                decoder.value.normal_()
-        write_model(tmp_path / name, decoder, tokenizer, {})
-        (tmp_path / name / CHAT_TEMPLATE).write_text(TEMPLATE)
+    for name, head in (("chat", HEAD), ("reward", {**HEAD, "bias": False, "value": True})):
+        write_chat_model(tmp_path / name, tiny_model(context_length=32, head=head))
     return tmp_path
 
 

@@ -10,6 +10,7 @@ import torch
 from runs_alike import same
 
 import linnet
+from chat_models import TEMPLATE as SOUND
 from linnet.core.errors import UserError, note
 from linnet.data.chat_setup import OWN_TEMPLATE
 from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
@@ -24,10 +25,6 @@ from linnet.training.initialization import initial_decoder, vocabulary_tensors
 from linnet.training.run import resolve_run_config
 from linnet.training.run_files import given_files, prepare_run_files
 
-SOUND = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-)
 GRPO = {"group": 2, "max_tokens": 8, "held_out": 2, "kl": 0.1}
 STEPS = {"steps": 4, "batch_size": 2, "precision": "float32", "log": {"every": 1}, "checkpoint": {"every": 2}}
 

@@ -10,13 +10,12 @@ import torch
 from runs_alike import same
 
 import linnet
+from chat_models import HEAD, write_chat_model
 from linnet.core.errors import UserError
 from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.prepare_prompts import rows_file, rows_of
 from linnet.data.token_data import TokenData
-from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.store import write_model
 from linnet.training.callbacks import Callback, rollouts
 from linnet.training.data import fit_to_data
 from linnet.training.rewards import Judgement
@@ -24,10 +23,6 @@ from linnet.training.rollout_batches import pass_rates
 from linnet.training.run import resolve_run_config
 from linnet.training.spec import TrainingSpec
 
-TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-)
 GRPO = {"group": 4, "max_tokens": 6, "held_out": 8}
 TRAINING = {
     "steps": 4, "batch_size": 4, "precision": "float32", "log": {"every": 1}, "evaluate": {"every": 2},
@@ -44,14 +39,7 @@ def _quick(quick: None) -> None:
 def chat_model(tmp_path_factory: pytest.TempPathFactory, tiny_model) -> Path:
     """A model that writes one of a few letters, or ends."""
     folder = tmp_path_factory.mktemp("models") / "chat"
-    torch.manual_seed(0)
-    tokenizer = Tokenizer.train("bytes", [])
-    decoder = Decoder(tiny_model(context_length=32, head={"tied": False, "norm": {"kind": "rms"}, "bias": True}))
-    with torch.no_grad():
-        decoder.head.bias.fill_(-9.0)
-        decoder.head.bias[[*b"abcd", tokenizer.end_id]] = 0.0
-    write_model(folder, decoder, tokenizer, {})
-    (folder / CHAT_TEMPLATE).write_text(TEMPLATE)
+    write_chat_model(folder, tiny_model(context_length=32, head=HEAD))
     return folder
 
 

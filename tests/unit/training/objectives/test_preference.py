@@ -13,6 +13,7 @@ from runs_alike import same
 from safetensors.torch import load_file
 
 import linnet
+from chat_models import TEMPLATE
 from linnet.core.errors import UserError
 from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.loader import Batch
@@ -30,10 +31,6 @@ from linnet.training.sections import PreferenceSpec
 from linnet.training.spec import TrainingSpec
 from several import finish, start
 
-TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
-    "{% else %}U:{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-)
 TRAINING = {
     "steps": 6, "batch_size": 4, "precision": "float32", "log": {"every": 1}, "evaluate": {"every": 3},
     "checkpoint": {"every": 3}, "optimizer": {"lr": 3e-3}, "schedule": {"kind": "constant", "warmup_steps": 0},

@@ -32,12 +32,16 @@ from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NAT
 from linnet.training.rewards import Judgement, Rewards
 from linnet.training.rollout_batches import Prompts, RolloutBatches, pass_rates
 from linnet.training.spec import RunSpec
+from linnet.training.step import StepResult
 
 AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 """How far the log-probability of a token when it was drawn and in training may be apart, in nats, by precision."""
 
 ANSWERS = 128
 """To held-out prompts that are drawn at a time; 512 in one batch take 0.8 of the time and three times the memory."""
+
+STEPS_WITHOUT_SIGNAL = 10
+"""In a row, in which no answer earned more than another of its group: a person is told that nothing is learned."""
 
 _HELD_OUT = 1
 """In the seeds of answers to held-out prompts; those of a rollout have 0 there."""
@@ -75,6 +79,7 @@ class Rollouts(Callback):
         for prompts in (batches.prompts, self._held_out):
             self._rewards.check(prompts.lines)
         self._reference: Decoder | None = None
+        self._steps_without_signal = 0
         self.state: RolloutState = RolloutState()
 
     def on_load(self) -> None:
@@ -115,6 +120,14 @@ class Rollouts(Callback):
                 plain = {"answers": [vars(each) for each in answers], "drawn": batch.extras[DRAWN].tolist()}
                 stored[str(first + part)] = plain
         self.batches.current, self.state.answers, self.state.number = current, stored, rollout
+
+    def after_update(self, result: StepResult) -> None:
+        """Tell of a usual failure: all answers to a prompt are right, or all are wrong."""
+        self._steps_without_signal = 0 if result.example_terms["signal"] else self._steps_without_signal + 1
+        if self._steps_without_signal == STEPS_WITHOUT_SIGNAL:
+            steps = f"for {STEPS_WITHOUT_SIGNAL} steps all answers to each prompt earned the same"
+            cure = "other prompts, a larger training.grpo.group, or training on answers (--chat) first may help"
+            self.context.reporter.note(f"note: training.grpo: {steps}, so nothing is learned; {cure}")
 
     def _keep(self, position: int) -> None:
         """Give the batches of the rollout the numbers of the next step."""

@@ -18,6 +18,7 @@ from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback, rollouts
 from linnet.training.data import fit_to_data
+from linnet.training.reporter import TextReporter
 from linnet.training.rewards import Judgement
 from linnet.training.rollout_batches import pass_rates
 from linnet.training.run import resolve_run_config
@@ -64,6 +65,19 @@ def test_a_run_earns_more_and_says_how_many_answers_pass(chat_model: Path, promp
     low, high = figures["before"]["pass@1"]["interval"]
     assert low <= figures["before"]["pass@1"]["value"] <= high and figures["after"]["step"] == 16
     assert terms[0]["clipped"] == 0 and 1 <= terms[0]["answer_tokens"] <= 7 and 0 <= terms[0]["cut"] <= 1
+
+
+def test_a_run_whose_answers_all_earn_the_same_tells_it_once(
+    chat_model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(rollouts, "STEPS_WITHOUT_SIGNAL", 2)
+    rows = [{"prompt": f"q{n}", "checker": {"kind": "begins_with", "text": "never"}} for n in range(20)]
+    (tmp_path / "hard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {**TRAINING, "evaluate": {"every": 4}, "grpo": {**GRPO, "held_out": 1}}
+    for file, told in ((tmp_path / "hard.jsonl", 1), (prompts, 0)):
+        given = {"start_from": chat_model, "prompts": file, "training": training, "reporter": TextReporter()}
+        linnet.train(tmp_path / f"run {told}", **given)
+        assert capsys.readouterr().err.count("for 2 steps all answers to each prompt earned the same") == told
 
 
 @pytest.mark.parametrize("grpo", [{}, {"updates": 3, "kl": 0.1}], ids=["on-policy", "three updates"])

@@ -98,13 +98,16 @@ class TokenData:
         plain = self.manifest.model_dump() if self._legacy is None else self._legacy.manifest
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
-    def check_tokenizer(self, path: Path) -> None:
-        """`UserError` unless the tokenizer of a model, `path`, is the one that the tokens were made with."""
-        own = Tokenizer.load(path).hash
-        if own != self.tokenizer.hash:
+    def check_tokenizer(self, path: Path, may_have_more: bool = False) -> None:
+        """`UserError` unless the tokenizer of a model, `path`, is the one that the tokens were made with.
+
+        may_have_more: special tokens may have been added to it since, as for conversations; the ids here are the same.
+        """
+        own = Tokenizer.load(path)
+        if own.hash != self.tokenizer.hash and not (may_have_more and own.added_to(self.tokenizer)):
             raise UserError(
                 f"{self.folder}: its tokens were made with another tokenizer (hash {self.tokenizer.hash[:12]}) than"
-                f" {path.parent}'s ({own[:12]}); `linnet prepare --tokenizer {path}` takes it"
+                f" {path.parent}'s ({own.hash[:12]}); `linnet prepare --tokenizer {path}` takes it"
             )
 
     def added_tokens(self, path: Path) -> tuple[str, ...]:

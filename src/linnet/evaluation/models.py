@@ -135,7 +135,7 @@ def model_on_data(
     The arguments are those of `ModelOptions`.
     """
     data = TokenData.open(data_folder)
-    data.check_tokenizer(model_folder(model) / TOKENIZER)
+    data.check_tokenizer(model_folder(model) / TOKENIZER, may_have_more=True)
     found = EvaluatedModel.load(model, ModelOptions(context_length, device, calibration, precision, seed))
     data.check_prefixes(found.decoder.spec.prefix_field)
     check_calibrate_on(found.decoder, calibrate_on, split)

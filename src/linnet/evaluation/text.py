@@ -72,7 +72,7 @@ def evaluate(
     options = ModelOptions(context_length, device, calibration, precision, seed)
     text = _Text.open(data, split, calibrate_on, stride, tokens_at_once)
     if text.folder is not None:
-        text.folder.check_tokenizer(model_folder(model) / TOKENIZER)
+        text.folder.check_tokenizer(model_folder(model) / TOKENIZER, may_have_more=True)
     loaded = EvaluatedModel.load(model, options)
     windows, coverage = text.read_by(loaded, limit_tokens, tokens_at_once)
     policies = []

@@ -230,6 +230,18 @@ def test_other_refusals(place, tmp_path):
         evaluate(place / "plga", place / "data", split="train")
 
 
+def test_a_model_with_control_tokens_reads_a_folder_of_text_without_them(place, tmp_path):
+    """So that it can be measured what a model forgot of its text."""
+    grown = Tokenizer.train("bytes", []).with_special(["<|im_start|>", "<|im_end|>"], ["<|im_end|>"])
+    make_model(tmp_path / "chat", "attention", grown)
+    of_folder = evaluate(tmp_path / "chat", place / "data", device="cpu")
+    of_text = evaluate(tmp_path / "chat", place / "text.txt", device="cpu", stride=CONTEXT)
+    assert of_folder.losses.bytes_N.sum() == of_text.losses.bytes_N.sum()
+    make_model(tmp_path / "other", "attention", Tokenizer.train("char", TEXTS))
+    with pytest.raises(UserError, match="made with another tokenizer"):
+        evaluate(tmp_path / "other", place / "data")
+
+
 def test_it_is_what_python_calls_evaluate(place):
     assert linnet.evaluate is evaluate
 

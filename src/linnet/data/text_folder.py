@@ -151,7 +151,11 @@ class TextFolderWriter:
     def write(self, row: TextRow) -> None:
         """Write a document with its fields as one line."""
         fields = {name: value for name, value in row._asdict().items() if value is not None}
-        self.write_line(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+        try:
+            line = json.dumps(fields, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # of a file whose name is not UTF-8
+            line = json.dumps(fields).encode()
+        self.write_line(line + b"\n")
 
     def write_line(self, line: bytes) -> None:
         """Write a document that is a line already."""

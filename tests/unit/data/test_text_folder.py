@@ -56,6 +56,18 @@ def test_a_writer_goes_on_behind_what_was_flushed(tmp_path, compress):
     assert pages(tmp_path / "broken", second.files) == pages(tmp_path / "whole", whole.files)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are Unicode")
+def test_documents_of_a_file_whose_name_is_not_utf8_are_written(tmp_path):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    with open(name, "w") as file:  # noqa: PTH123 - a name in bytes
+        file.write('{"text": "one"}\n{"text": "one"}\n{"text": "two é"}\n')
+    steps = CleaningSpec.parse({"steps": [{"kind": "pii"}, {"kind": "exact_duplicates"}]}, "test")
+    report = clean([os.fsdecode(name)], tmp_path / "out", steps)
+    assert report.kept.documents == 2
+    with Source(tmp_path / "out" / "part-00000.jsonl") as source:
+        assert list(source.documents()) == ["one", "two é"]
+
+
 @each_compression
 def test_every_file_is_on_the_disk_when_its_size_is_noted(compress, tmp_path, monkeypatch):
     """A power cut must not leave a file of the noted size without its content."""

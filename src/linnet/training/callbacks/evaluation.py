@@ -75,3 +75,42 @@ class Evaluate(Callback):
             path = checkpoint_path(folder.checkpoints, state.best_step).relative_to(folder.path)
             best = {"step": state.best_step, "bits_per_byte": state.best_bits_per_byte, "checkpoint": str(path)}
         return {"validation": self.figures and {"step": state.step, **self.figures}, "best": best}
+
+
+@dataclass
+class HeldOutState:
+    """step, figures: of the latest measurement."""
+
+    step: int | None = None
+    figures: dict[str, Any] | None = None
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+
+class HeldOutMeasure(Callback):
+    """Measures something besides the text, whenever that is evaluated; its lines of metrics are called `name`."""
+
+    state: HeldOutState
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+
+    def measured(self) -> dict[str, Any]:
+        """The figures of the weights that are saved; `Stopped` if a stop is requested meanwhile."""
+        raise NotImplementedError
+
+    def after_step(self) -> None:
+        """Measure where the text was evaluated at this step."""
+        step, state = self.context.state.step, self.state
+        if self._evaluate.state.step == step and state.step != step:
+            with self.context.saved_weights():
+                state.figures = self.measured()
+            state.step = step
+
+    def line_fields(self) -> dict[str, Any]:
+        """The figures, in the line of the step at which they were measured."""
+        return {self.name: self.state.figures} if self.state.step == self.context.state.step else {}
+
+    @property
+    def latest(self) -> dict[str, Any] | None:
+        """The latest figures with their step; None before the first."""
+        return None if self.state.figures is None else {"step": self.state.step, **self.state.figures}

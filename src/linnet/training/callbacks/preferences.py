@@ -6,11 +6,9 @@ run begins, and stored in the run folder with the hashes of data and weights; ev
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from pydantic import ConfigDict
 from torch import Tensor
 
 from linnet.core.arrays import unpack_tensors, write_tensors
@@ -21,8 +19,7 @@ from linnet.data.split import Split
 from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.present.progress import progress
-from linnet.training.callbacks import Callback
-from linnet.training.callbacks.evaluation import Evaluate
+from linnet.training.callbacks.evaluation import Evaluate, HeldOutMeasure, HeldOutState
 from linnet.training.data import preference_batches
 from linnet.training.initialization import START_FROM
 from linnet.training.lora import reference_decoder, trains_parts_alone, without_parts
@@ -34,16 +31,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """How far policy and reference may be apart when a run begins, in nats per token of an answer, by precision."""
 
 
-@dataclass
-class PreferenceState:
-    """step, figures: of the latest evaluation of held-out pairs."""
-
-    step: int | None = None
-    figures: dict[str, float] | None = None
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
-
-
-class Preferences(Callback):
+class Preferences(HeldOutMeasure):
     """Gives batches their reference, checks it, and measures held-out pairs with each evaluation."""
 
     name = "preferences"
@@ -52,13 +40,14 @@ class Preferences(Callback):
         self, run: RunSpec, data: TokenData, batches: PreferenceBatches, evaluate: Evaluate, dtype: torch.dtype
     ) -> None:
         """dtype: of the products of the run."""
+        super().__init__(evaluate)
         assert run.training.preference is not None, "a run on other data"
-        self._spec, self._evaluate, self._dtype = run.training.preference, evaluate, dtype
+        self._spec, self._dtype = run.training.preference, dtype
         self._sides: dict[Split, PreferenceBatches] = {
             "train": batches, "validation": preference_batches(data, run, "validation")
         }  # fmt: skip
         self._has_reference = not self._spec.has_reference
-        self.state: PreferenceState = PreferenceState()
+        self.state: HeldOutState = HeldOutState()
 
     def on_load(self) -> None:
         """Read or compute the reference; a run that has not taken a step checks that it is equal to it."""
@@ -151,18 +140,9 @@ class Preferences(Callback):
             f" {self._spec.kind} begins at {start:.4f}"
         )
 
-    def after_step(self) -> None:
-        """Measure held-out pairs where the text was evaluated at this step."""
-        step = self.context.state.step
-        if self._evaluate.state.step != step or self.state.step == step:
-            return
-        with self.context.saved_weights():
-            decoder = self.context.model.whole()
-            figures = self._held_out(decoder)
-        self.state.step, self.state.figures = step, figures
-
-    def _held_out(self, decoder: Decoder) -> dict[str, float]:
+    def measured(self) -> dict[str, Any]:
         """The means over held-out pairs: all, or as many as `evaluate.tokens` allows, evenly spaced."""
+        decoder = self.context.model.whole()
         batches, limit = self._sides["validation"], self.context.spec.evaluate.tokens
         total = len(batches.rows) // 2
         count = total if limit is None else max(1, min(total, round(limit / batches.mean_lengths[1])))
@@ -182,9 +162,5 @@ class Preferences(Callback):
             scores = answer_scores(decoder, batch, is_reward=self._spec.kind == "reward")
         return pair_losses(self._spec, scores, batch.extras.get(REFERENCE))[1]
 
-    def line_fields(self) -> dict[str, Any]:
-        """The figures of held-out pairs, in the line of the step at which they were measured."""
-        return {"preferences": self.state.figures} if self.state.step == self.context.state.step else {}
-
     def summary(self) -> dict[str, Any]:
-        return {"preferences": self.state.figures and {"step": self.state.step, **self.state.figures}}
+        return {"preferences": self.latest}

@@ -9,11 +9,10 @@ Legend: `B` answers, `T` places of a row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ConfigDict
 from torch import Tensor
 
 from linnet.core.errors import UserError
@@ -23,8 +22,7 @@ from linnet.data.token_data import TokenData
 from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_nats
 from linnet.present.progress import Advance, progress
-from linnet.training.callbacks import Callback
-from linnet.training.callbacks.evaluation import Evaluate
+from linnet.training.callbacks.evaluation import Evaluate, HeldOutMeasure, HeldOutState
 from linnet.training.drawn_answers import DrawnAnswer, PendingAnswer, draw
 from linnet.training.lora import reference_decoder, trains_parts_alone, without_parts
 from linnet.training.objective_figures import prompts_text
@@ -48,7 +46,7 @@ _HELD_OUT = 1
 
 
 @dataclass
-class RolloutState:
+class RolloutState(HeldOutState):
     """answers: of a rollout that further updates read, by the number of a batch, with `-log q` of their tokens. number:
     of the rollout.
 
@@ -58,12 +56,9 @@ class RolloutState:
     number: int | None = None
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     before: dict[str, Any] | None = None
-    figures: dict[str, Any] | None = None
-    step: int | None = None
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
 
-class Rollouts(Callback):
+class Rollouts(HeldOutMeasure):
     """Draws the answers of each rollout before the step that reads them first, and measures held-out prompts."""
 
     name = "rollouts"
@@ -72,8 +67,9 @@ class Rollouts(Callback):
         self, run: RunSpec, data: TokenData, batches: RolloutBatches, evaluate: Evaluate, dtype: torch.dtype
     ) -> None:
         """dtype: of the products of the run. `UserError` for a reward that cannot be read."""
+        super().__init__(evaluate)
         assert run.training.grpo is not None and run.start_from is not None
-        self._spec, self.batches, self._evaluate, self._dtype = run.training.grpo, batches, evaluate, dtype
+        self._spec, self.batches, self._dtype = run.training.grpo, batches, dtype
         self._held_out = Prompts(data, "validation", batches.context_length - self._spec.max_tokens)
         self._rewards, self._tokenizer = Rewards(self._spec), data.tokenizer
         for prompts in (batches.prompts, self._held_out):
@@ -99,7 +95,7 @@ class Rollouts(Callback):
             self.batches.current[int(number)] = self._as_batch(answers, drawn)
         if context.state.step == 0 and state.before is None:
             try:
-                state.before = self._measured()
+                state.before = self.measured()
             except Stopped:  # the next start measures them
                 return
             context.reporter.note(f"held-out prompts before the first step: {prompts_text(state.before)}")
@@ -230,15 +226,7 @@ class Rollouts(Callback):
             problem = f"tokens were drawn from probabilities that are {apart:.2g} nats from those of a training pass"
             raise UserError(f"training.grpo: {problem}; expected at most {AGREEMENT[self._dtype]:g}")
 
-    def after_step(self) -> None:
-        """Measure held-out prompts where the text was evaluated at this step."""
-        step, state = self.context.state.step, self.state
-        if self._evaluate.state.step == step and state.step != step:
-            with self.context.saved_weights():
-                state.figures = self._measured()
-            state.step = step
-
-    def _measured(self) -> dict[str, Any]:
+    def measured(self) -> dict[str, Any]:
         """pass@1 and pass@G of held-out prompts with intervals, and their mean reward.
 
         `Stopped` if a stop is requested meanwhile. Few prompts are answered at a time, whose states fit into memory.
@@ -259,10 +247,5 @@ class Rollouts(Callback):
             lambda: pass_rates([found for _, found in sorted(pair for part in gathered for pair in part.items())])
         )
 
-    def line_fields(self) -> dict[str, Any]:
-        """The figures of held-out prompts, in the line of the step at which they were measured."""
-        return {"rollouts": self.state.figures} if self.state.step == self.context.state.step else {}
-
     def summary(self) -> dict[str, Any]:
-        figures = self.state.figures and {"step": self.state.step, **self.state.figures}
-        return {"rollouts": {"before": self.state.before, "after": figures}}
+        return {"rollouts": {"before": self.state.before, "after": self.latest}}

@@ -212,7 +212,7 @@ class UnfinishedFolder:
     def begin(self) -> dict[str, Any] | None:
         """What `save` was given last, if the files are as they were then or longer; else None, and an empty folder.
 
-        Files that a result has too (`place_in`) are not written on: a call that was killed then begins anew.
+        Files that a result has too (`place_in`) are not written to: after a kill at that moment the job starts again.
         """
         found = read_json(self._state) if self._state.is_file() else None
         if isinstance(found, dict) and found.get("identity") == self._identity and self._is_whole(found):

@@ -244,7 +244,7 @@ def test_an_operator_of_the_end_token_alone_does_not_vary(figures, prefix, data)
 
 def test_caches_of_more_tokens_than_can_be_recomputed(plga, capsys):
     assert main(["inspect", "caches", str(plga), "--tokens", "1000000"]) == 2
-    assert "expected a whole number, at least 1, at most 16384" in capsys.readouterr().err
+    assert "expected a whole number, at least 1, at most 16,384" in capsys.readouterr().err
 
 
 def test_caches(figures, table, plga, tmp_path, capsys):

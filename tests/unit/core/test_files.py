@@ -228,8 +228,9 @@ def test_a_python_file_may_have_data_classes_and_import_its_neighbors(tmp_path: 
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n@dataclass\nclass Number:\n"
         "    value: int\n\n\ndef double(x):\n    from neighbor_of_a_file import TWO\n\n    return Number(TWO * x)\n"
     )
-    assert run_python_file(tmp_path / "own.py", "world")["double"](3).value == 6
-    assert len(sys.path) == len(set(sys.path))
+    for _ in range(2):
+        assert run_python_file(tmp_path / "own.py", "world")["double"](3).value == 6
+    assert sys.path.count(str(tmp_path)) == 1
     for text, expected in (("1 / 0", "ZeroDivisionError: division"), ("raise SystemExit(3)", "SystemExit: 3")):
         (tmp_path / "wrong.py").write_text(text)
         with pytest.raises(UserError, match=rf"^world: .*wrong\.py: {expected}"):

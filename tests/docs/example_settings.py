@@ -57,6 +57,7 @@ PARSED_ONLY = {
     "linnet plan fit runs/ladder": "runs of few steps determine no law, and the ladder takes half an hour",
     "linnet compare experiments/scaling/recall.yaml": "its runs set their steps, minutes of them",
     "linnet compare experiments/atlas.yaml": "it reads real texts and trains for hours",
+    "python experiments/answers.py": "it trains for hours; tests/experiments makes the page",
     "python experiments/atlas/page.py": "it reads the whole record; tests/experiments makes the page",
     "linnet plan task runs/recall-ladder": "a ladder of runs with few steps is all at chance",
     "linnet plan task ladder.csv": "its table is the user's; tests/cli/test_plan.py runs the command on one",

@@ -43,7 +43,7 @@ from linnet.inference.captured_step import (
     reserve,
     weights_of,
 )
-from linnet.inference.step_values import keep_position_values, let_compiler_keep, take_out_weight_values
+from linnet.inference.step_values import hoist_weight_values, realize_position_values, register_realize
 from linnet.inference.weights import conversion_of, convert_weights, precision_of
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.layers.state import State
@@ -461,9 +461,9 @@ def build(request: dict[str, Any], package: Path) -> None:
         convert_weights(decoder, precision, request["weights"]["group"])
     decoder = decoder.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
     program, shapes = export_with_shapes(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
-    step, values = take_out_weight_values(program, shapes)
-    keep_position_values(step)
-    let_compiler_keep()
+    step, values = hoist_weight_values(program, shapes)
+    realize_position_values(step)
+    register_realize()
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
     options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False, "aot_inductor.enable_line_tables": False}
     if library(decoder.device) is not None:

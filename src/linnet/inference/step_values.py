@@ -4,7 +4,7 @@ Discretized coefficients, decays and frequencies depend on weights or on nothing
 weights of a package, which are inputs, stay as they are: it would compute these values for every token, and where it
 fuses them with larger loops, for every element of a state. So the graph is divided: one that goes from the weights to
 the values, and the step, which has them as further inputs. What depends on the positions, such as sines and cosines, is
-the same for all layers, and is kept as a tensor instead of being computed within their loops.
+the same for all layers, and is stored as a tensor instead of being computed within their loops.
 """
 
 import operator
@@ -119,7 +119,7 @@ def _writes(node: Node) -> bool:
     return schema is None or bool(schema.is_mutable)
 
 
-def take_out_weight_values(
+def hoist_weight_values(
     program: ExportedProgram, shapes: Sequence[Any]
 ) -> tuple[ExportedProgram, ExportedProgram | None]:
     """Divide a captured `InPlaceStep` into a `StepOfValues` and the `WeightValues` that it needs.
@@ -185,27 +185,27 @@ def _flat(module: GraphModule) -> GraphModule:
 
 
 _definitions: Any = torch.library.Library("linnet", "FRAGMENT")  # type: ignore[no-untyped-call]
-_definitions.define("kept(Tensor x) -> Tensor")
-_definitions.impl("kept", torch.clone, "CompositeExplicitAutograd")
-torch.library.register_fake("linnet::kept", torch.empty_like, lib=_definitions)
-kept = torch.ops.linnet.kept.default
-"""The same tensor, which the compiler computes as a whole instead of element by element where it is used."""
+_definitions.define("realize(Tensor x) -> Tensor")
+_definitions.impl("realize", torch.clone, "CompositeExplicitAutograd")
+torch.library.register_fake("linnet::realize", torch.empty_like, lib=_definitions)
+realize = torch.ops.linnet.realize.default
+"""The same tensor, which Inductor stores as a buffer instead of computing its elements where they are used."""
 
 
-def let_compiler_keep() -> None:
-    """Tell the compiler of PyTorch what `kept` means."""
+def register_realize() -> None:
+    """Tell Inductor what `realize` means."""
     from torch._inductor.lowering import lowerings, register_lowering
 
-    def keep(x: Any) -> Any:
+    def realized(x: Any) -> Any:
         x.realize()
         return x
 
-    if kept not in lowerings:
-        register_lowering(kept, type_promotion_kind=None)(keep)
+    if realize not in lowerings:
+        register_lowering(realize, type_promotion_kind=None)(realized)
 
 
-def keep_position_values(program: ExportedProgram) -> None:
-    """Let the compiler keep what a step computes from positions alone, and from values of weights, as tensors."""
+def realize_position_values(program: ExportedProgram) -> None:
+    """Let Inductor store as tensors what a step computes from positions alone, and from values of weights."""
     graph, inputs = program.graph_module.graph, program.example_inputs[0]
     placeholders = graph.find_nodes(op="placeholder")
     free = [node for node in placeholders if node.name in program.graph_signature.user_inputs]
@@ -217,7 +217,7 @@ def keep_position_values(program: ExportedProgram) -> None:
             continue
         users = [user for user in node.users if user not in part.sources]
         with graph.inserting_after(node):
-            copy = graph.call_function(kept, (node,))
+            copy = graph.call_function(realize, (node,))
         copy.meta = dict(node.meta)
         for user in users:
             user.replace_input_with(node, copy)

@@ -1,4 +1,4 @@
-"""Values of weights and of positions alone: taken out of a captured step, or kept as tensors, and nothing else."""
+"""Values of weights and of positions alone: hoisted out of a captured step, or stored as tensors, and nothing else."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from torch.export import Dim, ExportedProgram
 
 from linnet.inference.captured_step import export_with_shapes
 from linnet.inference.compiled_step import example_state
-from linnet.inference.step_values import keep_position_values, kept, take_out_weight_values
+from linnet.inference.step_values import hoist_weight_values, realize, realize_position_values
 
 WIDTH = 6
 
@@ -52,7 +52,7 @@ def functions(program: ExportedProgram) -> set[str]:
 
 def test_values_of_weights_are_computed_apart():
     program, shapes = exported()
-    step, values = take_out_weight_values(program, shapes)
+    step, values = hoist_weight_values(program, shapes)
     assert values is not None
     assert {"softplus.default", "exp.default", "exp2.default", "arange.default"} <= functions(values)
     assert not functions(step) & {"softplus.default", "exp.default", "exp2.default", "arange.default"}
@@ -67,7 +67,7 @@ def test_values_of_weights_are_computed_apart():
 
 def test_views_of_weights_and_values_larger_than_them_stay_in_the_step():
     program, shapes = exported(large=100)
-    step, values = take_out_weight_values(program, shapes)
+    step, values = hoist_weight_values(program, shapes)
     assert values is not None
     assert all(value.numel() < 100 for value in values.module()(program.example_inputs[0][3]))
     assert {"view.default", "slice.Tensor"} <= functions(step)
@@ -83,15 +83,15 @@ def test_a_step_without_such_values_stays_as_it_is():
 
     inputs = torch.ones(1, 1, dtype=torch.int64), torch.ones(1), [torch.ones(1, 2)], [torch.ones(2)]
     program = torch.export.export(Plain(), inputs, strict=False)
-    assert take_out_weight_values(program, ({}, {}, [{}], [None])) == (program, None)
+    assert hoist_weight_values(program, ({}, {}, [{}], [None])) == (program, None)
 
 
-def test_values_of_positions_are_kept_as_tensors():
+def test_values_of_positions_are_stored_as_tensors():
     program, shapes = exported()
-    step, values = take_out_weight_values(program, shapes)
+    step, values = hoist_weight_values(program, shapes)
     assert values is not None
-    keep_position_values(step)
-    (copy,) = step.graph.find_nodes(op="call_function", target=kept)
+    realize_position_values(step)
+    (copy,) = step.graph.find_nodes(op="call_function", target=realize)
     assert copy.args[0].target == torch.ops.aten.cos.default
     made = values.module()(program.example_inputs[0][3])
     torch.testing.assert_close(run(step, program.example_inputs[0], made), run(program, program.example_inputs[0]))
@@ -102,7 +102,7 @@ def test_no_layer_computes_its_coefficients_for_every_token(kind: str):
     decoder = small_decoder(next(mixer for mixer in EXAMPLES if mixer.kind == kind)).float()
     with torch.no_grad():
         program, shapes = export_with_shapes(decoder, example_state(decoder, 1, [{"kind": "full"}] * 2))
-    step, values = take_out_weight_values(program, shapes)
+    step, values = hoist_weight_values(program, shapes)
     assert values is not None
     hidden = {"exp.default", "sin.default", "cos.default", "exp2.default", "pow.Scalar", "log1p.default"}
     assert functions(values) & hidden

@@ -26,6 +26,7 @@ from linnet.inference.tool_loop import converse
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present import numbers
+from linnet.present.table import Table, table_markdown
 from linnet.stories.corpus import texts
 
 PAGE, TEMPLATE = Path(__file__).parents[1] / "docs" / "answers.md", Path(__file__).with_name("answers.md")
@@ -129,12 +130,6 @@ def slug(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def followed(group: dict[str, Any]) -> str:
     """A share in per cent, with its standard error."""
     return f"{100 * group['followed']:.1f} ± {100 * (group['standard_error'] or 0):.1f}"
@@ -149,7 +144,8 @@ def stages_table(figures: dict[str, list[dict[str, Any]]]) -> str:
         rows.append(
             [name, *(followed(one["groups"]["all"]) for one in models), bits, numbers.binary(cost.state_bytes(512))]
         )
-    return markdown(["mixer", *STAGES, "bits per byte of the base text", "state behind 512 tokens"], rows)
+    columns = ["mixer", *STAGES, "bits per byte of the base text", "state behind 512 tokens"]
+    return table_markdown(Table("", columns, rows))
 
 
 def types_table(figures: dict[str, list[dict[str, Any]]]) -> str:
@@ -159,7 +155,7 @@ def types_table(figures: dict[str, list[dict[str, Any]]]) -> str:
         [kind, *(f"{100 * models[-1]['groups'][kind]['followed']:.0f}" for models in figures.values())]
         for kind in types
     ]
-    return markdown(["", *figures], rows)
+    return table_markdown(Table("", ["", *figures], rows))
 
 
 def transcripts(names: Sequence[str], out: Path) -> str:

@@ -188,12 +188,11 @@ def prepare(
 
 def _mixture_among(inputs: list[str]) -> Path | None:
     """The mixture.yaml that the inputs are; None for inputs of text. `UserError` for a mixture beside other inputs."""
+    from linnet.data.mixture import MIXTURE_SUFFIXES
+
     for file in map(Path, inputs):
-        if (
-            file.suffix.lower() in (".yaml", ".yml")
-            and file.is_file()
-            and _DESCRIBES_A_MIXTURE.search(file.read_bytes())
-        ):
+        is_yaml = file.suffix.lower() in MIXTURE_SUFFIXES and file.is_file()
+        if is_yaml and _DESCRIBES_A_MIXTURE.search(file.read_bytes()):
             if len(inputs) > 1:
                 raise UserError(f"{file}: describes a mixture, which cannot be read beside other inputs")
             return file

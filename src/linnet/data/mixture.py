@@ -12,6 +12,9 @@ from linnet.core.spec import Amount, Spec, read_yaml
 
 T = TypeVar("T")
 
+MIXTURE_SUFFIXES = (".yaml", ".yml")
+"""How the name of a file ends that may describe a mixture, in lower case."""
+
 PUBLISHED: dict[str, dict[str, float]] = {
     "palm": {"webpages": 0.31, "books": 0.14, "conversation": 0.50, "code": 0.05},
     "llama": {"webpages": 0.865, "books": 0.045, "conversation": 0.02, "code": 0.045, "science": 0.025},

@@ -15,7 +15,7 @@ from linnet.core.files import check_file, sha256_of
 from linnet.core.spec import read_yaml
 from linnet.data.chat_setup import ChatSetup, chat_setup
 from linnet.data.conversation_lengths import LengthLimit
-from linnet.data.mixture import MixtureSpec
+from linnet.data.mixture import MIXTURE_SUFFIXES, MixtureSpec
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
 from linnet.data.prepare import PAIRS, TEXT, load_tokenizer, prepare, prepare_pairs
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
@@ -36,7 +36,6 @@ MOST_TEXT_BYTES = 100_000_000
 """Of the files that a run tokenizes when it begins: a minute's work for one processor."""
 
 TOKENIZER_OF_TEXT = "tokenizer_of_text"
-_MIXTURE_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -246,7 +245,7 @@ def text_of(data: str | Path | None, tokenizer: str | Path | None = None) -> Pat
 def mixture_of(given: RunFiles) -> MixtureSpec | None:
     """The mixture that a run was given as its text; None for a file of text, or another kind of file."""
     file = given.files[0]
-    if given.kind != TEXT or file.suffix.lower() not in _MIXTURE_SUFFIXES:
+    if given.kind != TEXT or file.suffix.lower() not in MIXTURE_SUFFIXES:
         return None
     return MixtureSpec.parse(read_yaml(file), str(file))
 

@@ -2,8 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import page
 import pytest
@@ -19,6 +20,7 @@ from page import (
     write_articles,
 )
 
+from linnet.core.spec import Spec, without_defaults
 from linnet.experiments import jobs
 from linnet.experiments.data import text_hash
 from linnet.experiments.jobs import Diverged, Planned, Runner
@@ -29,8 +31,10 @@ from linnet.experiments.suite_report import side_by_side
 from linnet.layers.registry import MIXERS
 from linnet.model.cost import model_cost
 from linnet.present.plot import Plot
+from linnet.training.spec import RunSpec
 
 ROOT = Path(__file__).parents[2]
+DEFAULTS = Path(__file__).parent / "recorded_defaults.json"
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +148,40 @@ def test_hashes_leave_out_a_rate_that_no_parameter_uses(suites: dict[str, Suite]
         training = run.training.model_copy(update={"optimizer": optimizer, "seed": 7, "threads": 1})
         other = run.model_copy(update={"training": training})
         assert (inputs_of(run, "t") != inputs_of(other, "t")) is matters
+
+
+def defaults_of(spec: type[Spec], found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The defaults of a configuration and of all that may stand in it, by the name of the class and of the field."""
+
+    def sections(annotation: Any) -> Iterator[type[Spec]]:
+        if isinstance(annotation, type) and issubclass(annotation, Spec):
+            yield annotation
+        for part in get_args(annotation):
+            yield from sections(part)
+
+    own = found.setdefault(spec.__name__, {})
+    for name, field in spec.model_fields.items():
+        if not field.is_required():
+            own[name] = without_defaults(field.get_default(call_default_factory=True))
+        for section in sections(field.annotation):
+            if section.__name__ not in found:
+                defaults_of(section, found)
+    return found
+
+
+def test_defaults_are_those_that_results_were_recorded_with():
+    """Hashes of inputs leave defaults out: another default makes other results under the same hash.
+
+    Who changes one records the atlas anew, or gives its suites the former value, and then changes the file.
+    """
+    recorded, today = json.loads(DEFAULTS.read_text()), defaults_of(RunSpec, {})
+    changed = {
+        f"{kind}.{name}": (value, today[kind][name])
+        for kind, fields in recorded.items()
+        for name, value in fields.items()
+        if name in today.get(kind, {}) and today[kind][name] != value
+    }
+    assert changed == {} and len(recorded) > 50
 
 
 def test_the_hash_of_a_text_is_that_of_its_content(suites: dict[str, Suite], tmp_path: Path):

@@ -4,10 +4,11 @@ import copy
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import to_jsonable_python
 
 from linnet.core.bounds import (
     MAX_AMOUNT,
@@ -314,6 +315,29 @@ def _short(value: Any, limit: int = 60) -> str:
         return f"a number of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def without_defaults(value: Any) -> Any:
+    """The plain data of a configuration without the fields that equal the default of their class, at any depth.
+
+    Two configurations of one class are equal if these are. A section that differs from its field's default stays, as an
+    empty mapping where its own fields are defaults; so does the one value of a field that tells kinds apart.
+    """
+    if isinstance(value, Spec):
+        fields = {name: (getattr(value, name), field) for name, field in type(value).model_fields.items()}
+        return {
+            name: without_defaults(own)
+            for name, (own, field) in fields.items()
+            if _names_kind(field.annotation) or own != field.get_default(call_default_factory=True)
+        }
+    if isinstance(value, dict):
+        return {to_jsonable_python(name): without_defaults(own) for name, own in value.items()}
+    return [without_defaults(own) for own in value] if isinstance(value, list | tuple) else to_jsonable_python(value)
+
+
+def _names_kind(annotation: Any) -> bool:
+    """True for a literal of one value, by which a union of configurations is told apart."""
+    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
 def field_kinds(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, Any]]:

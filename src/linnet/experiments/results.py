@@ -7,7 +7,7 @@ seed that diverged has a row with that status; it is left out of all means.
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,10 @@ from pydantic import Field
 from linnet.core.checksum import digest, with_checksum, without_checksum
 from linnet.core.errors import UserError
 from linnet.core.files import read_text, write_text
-from linnet.core.spec import Spec
+from linnet.core.spec import Spec, without_defaults
 from linnet.experiments.measures import NGRAM, MemoryFigures, ModelMeasures
+from linnet.model.spec import ModelSpec
 from linnet.training.recipe import has_low_lr_parameters
-from linnet.training.sections import TargetsSpec
 from linnet.training.spec import RunSpec
 
 IRRELEVANT = {"seed", "threads", "device", "parallel", "evaluate", "checkpoint", "log", "trackers"}
@@ -45,19 +45,32 @@ def hash_of(plain: Any) -> str:
             return {name: value for name, value in parts.items() if name not in empty}
         return [without_empty(value) for value in plain] if isinstance(plain, list | tuple) else plain
 
-    return digest(json.dumps(without_empty(plain), sort_keys=True).encode())[:HASH_DIGITS]
+    return _digest(without_empty(plain))
 
 
 def inputs_of(run: RunSpec, text: str | None) -> dict[str, str]:
     """Hashes of what a trained model depends on besides its seed. text: hash of the text; None if it is not known."""
     run = run.resolved()
-    training = run.training.model_dump(mode="json", exclude=IRRELEVANT)
-    if training["optimizer"]["low_lr"] is not None and not has_low_lr_parameters(run.model):
+    training = _fields_without(run.training, IRRELEVANT)
+    if "low_lr" in training.get("optimizer", {}) and not has_low_lr_parameters(run.model):
         del training["optimizer"]["low_lr"]  # no parameter uses it
-    if run.training.targets == TargetsSpec():
-        del training["targets"]  # as results had it that were recorded before the section was
-    model = hash_of(run.model.model_dump(mode="json", exclude={"name"}))
-    return {"model": model, "training": hash_of(training)} | ({} if text is None else {"text": text})
+    return {"model": description_hash(run.model), "training": _digest(training)} | (
+        {} if text is None else {"text": text}
+    )
+
+
+def description_hash(model: ModelSpec) -> str:
+    """Hash of a description without its name."""
+    return _digest(_fields_without(model, {"name"}))
+
+
+def _fields_without(spec: Spec, names: Collection[str]) -> dict[str, Any]:
+    """The fields that differ from their defaults, so that a new field with a default does not outdate a result."""
+    return {name: value for name, value in without_defaults(spec).items() if name not in names}
+
+
+def _digest(plain: Any) -> str:
+    return digest(json.dumps(plain, sort_keys=True).encode())[:HASH_DIGITS]
 
 
 class ResultRow(Spec):

@@ -28,6 +28,7 @@ from linnet.experiments.results import (
     Findings,
     ResultRow,
     ResultTable,
+    description_hash,
     hash_of,
     inputs_of,
     read_rows,
@@ -453,7 +454,7 @@ def speed_inputs(run: RunSpec) -> dict[str, str]:
     """Hashes of what the time of a step, and of a decoded token, depends on besides the machine."""
     training = run.resolved().training.model_dump(mode="json")
     step = {name: training[name] for name in STEP_FIELDS} | {"optimizer": training["optimizer"]["kind"]}
-    return {"model": hash_of(run.model.model_dump(mode="json", exclude={"name"})), "step": hash_of(step)}
+    return {"model": description_hash(run.model), "step": hash_of(step)}
 
 
 def measure_speeds(runs: Mapping[str, RunSpec], data: Path) -> dict[str, dict[str, float]]:

@@ -23,6 +23,7 @@ from linnet.core.spec import (
     override,
     parse_yaml,
     read_yaml,
+    without_defaults,
 )
 
 
@@ -329,3 +330,28 @@ def test_fields_are_found_in_sections_that_may_be_missing_and_in_lists():
 def test_a_number_may_be_bounded_or_missing_but_is_no_bool_and_no_pair():
     numeric = [path for path, kind in field_kinds(Nested) if is_number_field(kind) and not path.startswith("inners")]
     assert numeric == ["size", "inner.lr", "inner.share"]
+
+
+def test_what_equals_its_default_is_left_out_at_any_depth_and_nothing_else():
+    class Part(Spec):
+        kind: Literal["part"] = "part"
+        on: bool = True
+        sizes: tuple[int, ...] = (1, 2)
+
+    class Whole(Spec):
+        first: Part = Part()
+        second: Part | None = None
+        parts: list[Part] = Field(default_factory=list)
+        named: dict[str, Part] = Field(default_factory=dict)
+        folder: Path | None = Path("here")
+
+    assert without_defaults(Whole()) == without_defaults(Whole(first=Part(sizes=[1, 2]))) == {}
+    assert without_defaults(Whole(second=Part())) == {"second": {"kind": "part"}}
+    found = without_defaults(Whole(first=Part(on=False), parts=[Part(sizes=[])], named={"a": Part()}, folder=None))
+    assert found == {
+        "first": {"kind": "part", "on": False},
+        "parts": [{"kind": "part", "sizes": []}],
+        "named": {"a": {"kind": "part"}},
+        "folder": None,
+    }
+    assert without_defaults(Whole(folder="there")) == {"folder": "there"}

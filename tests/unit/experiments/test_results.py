@@ -1,11 +1,15 @@
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.evaluation.likelihood import Evaluation, Likelihood
-from linnet.experiments.results import CurvePoint, Failure, RunSummary, SeedResult, Spread
+from linnet.experiments.results import CurvePoint, Failure, RunSummary, SeedResult, Spread, inputs_of
+from linnet.model.spec import ModelSpec
+from linnet.training.sections import LoraSpec
+from linnet.training.spec import RunSpec, TrainingSpec
 
 
 def outcome(seed: int, nats: float, whole: float | None = None) -> SeedResult:
@@ -72,3 +76,26 @@ def test_without_a_trained_seed_there_are_no_figures():
         "tokens_per_s": None,
         "seeds": [],
     }
+
+
+def test_a_new_field_with_a_default_does_not_outdate_a_result():
+    class LaterLora(LoraSpec):
+        dropout: float = 0.5
+
+    class LaterTraining(TrainingSpec):
+        order: str = "shuffled"
+
+    blocks = [{"mixer": {"kind": "attention", "heads": 1}}]
+    run = RunSpec(model=ModelSpec(vocab_size=8, d_model=4, context_length=4, blocks=blocks), data=Path("data"))
+
+    def inputs(kind: type[TrainingSpec], **fields: object) -> dict[str, str]:
+        return inputs_of(run.model_copy(update={"training": kind(**fields)}), None)
+
+    recorded = inputs(TrainingSpec, lora=LoraSpec(rank=4))
+    assert inputs(LaterTraining, lora=LaterLora(rank=4)) == recorded
+    others = [
+        inputs(LaterTraining, lora=LaterLora(rank=4, dropout=0.1)), inputs(LaterTraining, lora=LoraSpec()),
+        inputs(LaterTraining, order="as it is", lora=LoraSpec(rank=4)), inputs(TrainingSpec),
+    ]  # fmt: skip
+    assert len({each["training"] for each in (recorded, *others)}) == 5
+    assert inputs(TrainingSpec, lora=LoraSpec(rank=4), seed=3) == recorded

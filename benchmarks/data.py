@@ -46,9 +46,10 @@ from harness import RESULTS, contest, gate, report
 from linnet.data.clean import clean
 from linnet.data.cleaning_steps import CleaningSpec, simple_tokenizer
 from linnet.data.comparison import DeduplicationSpec, decide, describe
+from linnet.data.corpus_tokenizer import train_tokenizer
 from linnet.data.loader import Batches
 from linnet.data.minhash import hash_shingles, hash_words, minhash
-from linnet.data.prepare import prepare, prepare_texts, train_tokenizer
+from linnet.data.prepare import prepare, prepare_texts
 from linnet.data.shards import BLOCK_BYTES, SHARD_TOKENS, BlockHashes, ShardInfo, write_manifest
 from linnet.data.sources import DEFAULT_SEPARATOR
 from linnet.data.token_data import TokenData, read_manifest

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from linnet.cli.main import load_verb, main
-from linnet.data.prepare import prepare_pairs, prepare_texts
+from linnet.data.prepare import prepare_texts
+from linnet.data.prepare_pairs import prepare_pairs
 from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.calibration import with_stored_calibration
 from linnet.model.decoder import Decoder

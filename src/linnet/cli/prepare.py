@@ -16,8 +16,8 @@ from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
     from linnet.data.conversation_lengths import LongConversations
+    from linnet.data.corpus_tokenizer import Trainer
     from linnet.data.fill_in_the_middle import FillInTheMiddle
-    from linnet.data.prepare import Trainer
     from linnet.data.shards import Manifest
 
 SENTENCEPIECE = "sentencepiece"

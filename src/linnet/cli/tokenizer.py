@@ -61,7 +61,7 @@ def train(
     are frequent, unless --split-digits says otherwise. `linnet prepare` trains all kinds in the same way, from the
     training side of its text alone.
     """
-    from linnet.data.prepare import train_on_files, train_tokenizer
+    from linnet.data.corpus_tokenizer import train_on_files, train_tokenizer
     from linnet.data.tokenizer_training import KINDS
     from linnet.interop.sentencepiece import sentencepiece_trainer
 

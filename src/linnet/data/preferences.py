@@ -36,8 +36,8 @@ from linnet.data.conversations import (
     read_objects,
     text_field,
 )
+from linnet.data.data_folder import checked_target, describe_folder, new_folder
 from linnet.data.loader import Batch, Batches, Spans
-from linnet.data.prepare import checked_target, describe_folder, new_folder
 from linnet.data.prepare_conversations import (
     CHECKED_CONVERSATIONS,
     Files,

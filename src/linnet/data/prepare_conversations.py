@@ -13,7 +13,7 @@ from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.conversations import ChatConversation, ChatTurn, read_conversations
-from linnet.data.prepare import checked_target, describe_folder, new_folder
+from linnet.data.data_folder import checked_target, describe_folder, new_folder
 from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo, describe_runs
 from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
 from linnet.data.target_weights import role_numbers

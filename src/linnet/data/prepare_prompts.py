@@ -16,7 +16,7 @@ from linnet.core.files import sha256_of
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversation_lengths import LengthLimit
-from linnet.data.prepare import checked_target, describe_folder, new_folder
+from linnet.data.data_folder import checked_target, describe_folder, new_folder
 from linnet.data.prepare_conversations import (
     Files,
     check_limit,

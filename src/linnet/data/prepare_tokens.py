@@ -17,8 +17,10 @@ import numpy as np
 
 from linnet.core.atomic import errors_naming
 from linnet.core.errors import UserError, note
+from linnet.data.corpus_tokenizer import load_tokenizer
+from linnet.data.data_folder import checked_target, describe_folder, new_folder
 from linnet.data.mixture import MixtureSpec, SourceSpec, open_each_source
-from linnet.data.prepare import checked_target, describe_folder, load_tokenizer, mixture_to_prepare, new_folder
+from linnet.data.prepare import mixture_to_prepare
 from linnet.data.shards import SHARD_TOKENS, Manifest, ShardWriter, SourceInfo, SplitInfo, describe_runs, token_dtype
 from linnet.data.sources import Source, describe_reading, open_sources
 from linnet.data.split import Holdout, Split, Survey, check_fraction

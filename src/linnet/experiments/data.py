@@ -11,7 +11,9 @@ from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.chat_setup import OWN_TEMPLATE, setup_of
 from linnet.data.conversations import read_conversations
-from linnet.data.prepare import TokenRow, prepare_rows, prepare_texts, read_split, single_document_note
+from linnet.data.corpus import read_split, single_document_note
+from linnet.data.data_folder import TokenRow, prepare_rows
+from linnet.data.prepare import prepare_texts
 from linnet.data.prepare_conversations import prepare_conversations
 from linnet.data.split import Split
 from linnet.data.synthesise import STORIES, synthesise

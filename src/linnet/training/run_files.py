@@ -15,10 +15,12 @@ from linnet.core.files import check_file, sha256_of
 from linnet.core.spec import read_yaml
 from linnet.data.chat_setup import ChatSetup, chat_setup
 from linnet.data.conversation_lengths import LengthLimit
+from linnet.data.corpus_tokenizer import load_tokenizer
 from linnet.data.mixture import MIXTURE_SUFFIXES, MixtureSpec
 from linnet.data.preferences import PREFERENCES, check_preference_template, prepare_preferences
-from linnet.data.prepare import PAIRS, TEXT, load_tokenizer, prepare, prepare_pairs
+from linnet.data.prepare import TEXT, prepare
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
+from linnet.data.prepare_pairs import PAIRS, prepare_pairs
 from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
 from linnet.data.prepare_tokens import has_token_files, prepare_token_files
 from linnet.data.replay import check_replayed

@@ -16,10 +16,10 @@ from linnet.data import comparison as module
 from linnet.data import passes
 from linnet.data import workers as batching
 from linnet.data.comparison import DeduplicationSpec, decide, describe
+from linnet.data.corpus import read_split
 from linnet.data.decontaminate import EvaluationIndex, OverlapSpec
 from linnet.data.deduplicate import deduplicate
 from linnet.data.minhash import MinHashSpec
-from linnet.data.prepare import read_split
 from linnet.data.sources import Source
 
 EXACT_ONLY = DeduplicationSpec(near=None)

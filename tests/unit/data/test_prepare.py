@@ -16,24 +16,17 @@ import tokenizers
 from linnet.core.atomic import PARTIAL
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
+from linnet.data import corpus, corpus_tokenizer, encoding
 from linnet.data import prepare as prepare_module
 from linnet.data.cleaning_steps import CleaningSpec
-from linnet.data.loader import document_rows
-from linnet.data.prepare import (
-    TokenRow,
-    prepare,
-    prepare_pairs,
-    prepare_rows,
-    prepare_texts,
-    read_pairs,
-    read_split,
-)
+from linnet.data.corpus import read_split
+from linnet.data.prepare import prepare, prepare_texts
+from linnet.data.prepare_pairs import prepare_pairs
 from linnet.data.shards import Manifest, ShardWriter
 from linnet.data.split import Split, content_hash
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import KINDS
-from linnet.ops.cross_entropy import IGNORE_INDEX
 
 STORIES = [f"Story {n}: a dog and 1{n} cats met at the {place}.\n" for n, place in enumerate(["sea", "zoo"] * 40)]
 STORIES += ["naïve café ▁ <|end|> <0x41> \x00", "東京 😀 e\u0301"]
@@ -171,7 +164,7 @@ def test_tokenizer_is_trained_on_a_sample_of_a_large_text(tmp_path: Path, monkey
 
     texts = [f"{text} {n}" for n in range(20) for text in STORIES]
     size = sum(len(text.encode()) for text in texts)
-    monkeypatch.setattr(prepare_module, "TOKENIZER_SAMPLE_BYTES", size // 4)
+    monkeypatch.setattr(corpus_tokenizer, "TOKENIZER_SAMPLE_BYTES", size // 4)
     monkeypatch.setattr(Tokenizer, "train", watched)
     prepare([json_file(tmp_path / "a.jsonl", texts)], tmp_path / "data", validation=0.4)
     # A quarter of the training side, whose hashes all lie above 0.4: the sample is chosen by other hashes.
@@ -186,7 +179,8 @@ def test_progress_bars_run_to_their_ends(tmp_path: Path, monkeypatch: pytest.Mon
         bars[description] = [total]
         yield bars[description].append
 
-    monkeypatch.setattr(prepare_module, "progress", recorded)
+    for module in (corpus, corpus_tokenizer, encoding):
+        monkeypatch.setattr(module, "progress", recorded)
     prepare([json_file(tmp_path / "a.jsonl", STORIES)], tmp_path / "data", validation=0.2)
     assert list(bars) == ["reading", "tokenizer", "encoding"]
     for total, *steps in bars.values():
@@ -333,14 +327,14 @@ def test_interruption_while_writing_leaves_the_old_data(
 
 def test_file_that_changes_while_being_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = json_file(tmp_path / "a.jsonl", STORIES)
-    original = prepare_module._train
+    original = prepare_module.train_on_corpus
 
     def append_and_train(*arguments: Any) -> Tokenizer:
         with Path(name).open("a") as handle:
             handle.write('{"text": "one more"}\n')
         return original(*arguments)
 
-    monkeypatch.setattr(prepare_module, "_train", append_and_train)
+    monkeypatch.setattr(prepare_module, "train_on_corpus", append_and_train)
     assert refusal([name], tmp_path / "data") == f"{name}: changed while being read"
     assert visible(tmp_path) == {"a.jsonl"}
 
@@ -393,110 +387,12 @@ def test_a_tokenizer_that_was_changed_in_its_folder_is_refused(named: str, of: s
     prepare([source], tmp_path / "more", tokenizer=name)
 
 
-PAIRS = [(f"number {number}", "odd" if number % 2 else f"even, {number}") for number in range(40)]
-
-
-def write_lines(path: Path, *lines: object) -> Path:
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
-    return path
-
-
-@pytest.fixture(scope="module")
-def pairs_data(tmp_path_factory: pytest.TempPathFactory) -> TokenData:
-    folder = tmp_path_factory.mktemp("pairs")
-    file = write_lines(folder / "pairs.jsonl", *({"input": a, "target": b} for a, b in PAIRS))
-    prepare_pairs(file, folder / "data", "bytes", validation=0.2)
-    return TokenData.open(folder / "data")
-
-
-def pairs_of(data: TokenData, split: Split) -> list[tuple[str, str]]:
-    """Input and target of each row, as the batches have them."""
-    sequence, found = data.split(split), []
-    rows = document_rows(sequence)
-    for number in range(len(rows)):
-        batch = rows.read(sequence, [number])
-        assert batch.prefix_lengths is not None
-        first = batch.prefix_lengths[0]
-        assert batch.tokens[0, 0] == batch.tokens[0, first - 1] == batch.labels[0, -1] == data.tokenizer.end_id
-        target = data.tokenizer.decode(batch.targets[0][batch.labels[0] != IGNORE_INDEX])
-        found.append((data.tokenizer.decode(batch.tokens[0, :first]), target))
-    return found
-
-
-def test_every_pair_is_a_row_on_one_side_and_its_target_counts(pairs_data: TokenData):
-    sides = [pairs_of(pairs_data, split) for split in ("train", "validation")]
-    assert sorted(sides[0] + sides[1]) == sorted(PAIRS) and all(sides)
-    assert pairs_data.is_rows and len(pairs_data.manifest.settings["pairs"]) == 64
-    for split, found in zip(("train", "validation"), sides, strict=True):
-        info = pairs_data.manifest.splits[split]
-        assert info.documents == len(found) and info.targets == sum(len(target) + 1 for _, target in found)
-    pairs_data.check_prefixes("model.encoder")
-
-
 def test_text_has_no_prefixes(tmp_path: Path):
     prepare_texts(["one"], ["two"], tmp_path / "data", "bytes")
     data = TokenData.open(tmp_path / "data")
     data.check_prefixes(None)
     with pytest.raises(UserError, match=r"model\.encoder: reads pairs of an input and a target; .* holds text"):
         data.check_prefixes("model.encoder")
-
-
-def test_pairs_with_the_same_input_are_on_the_same_side(tmp_path: Path):
-    lines = [{"input": f"word {number % 9}", "target": str(number)} for number in range(60)]
-    prepare_pairs(write_lines(tmp_path / "pairs.jsonl", *lines), tmp_path / "data", "bytes", validation=0.3)
-    opened = TokenData.open(tmp_path / "data")
-    sides = [{given for given, _ in pairs_of(opened, split)} for split in ("train", "validation")]
-    assert all(sides) and not sides[0] & sides[1]
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (["{"], "line 1: not valid JSON"),
-        ([{"input": "a", "target": "b"}, ["a"]], "line 2: expected a JSON object with a field 'input', found a list"),
-        (["", {"input": "a", "output": "b"}], "line 2: no field 'target'; this line has 'input', 'output'"),
-        ([{"input": 3, "target": "b"}], "line 1: field 'input': expected a string, found a number"),
-        ([{"input": "a", "target": ""}], "line 1: field 'target': empty; expected some text"),
-        (["", "  "], "no pairs; expected lines like"),
-    ],
-)
-def test_invalid_pairs_are_named_with_file_line_and_field(tmp_path: Path, lines: list[object], said: str):
-    file = write_lines(tmp_path / "pairs.jsonl", *lines)
-    with pytest.raises(UserError) as caught:
-        list(read_pairs(file))
-    assert str(caught.value).startswith(str(file)) and said in str(caught.value)
-
-
-def test_one_input_alone_leaves_nothing_to_hold_out(tmp_path: Path):
-    file = write_lines(tmp_path / "pairs.jsonl", *({"input": "a", "target": str(n)} for n in range(9)))
-    with pytest.raises(UserError, match="all pairs have the same input"):
-        prepare_pairs(file, tmp_path / "data", "bytes")
-
-
-NO = IGNORE_INDEX
-TOKEN_ROWS = [
-    TokenRow([256, 1, 2, 3], [NO, NO, 7, 2]),
-    TokenRow([256, 4], [NO, 5]),
-    TokenRow([256, 9, 9, 9, 9, 9], [6, NO, NO, NO, NO, 8]),
-]
-
-
-def test_rows_of_tokens_are_read_back(tmp_path: Path):
-    tokenizer = Tokenizer.train("bytes", [])
-    manifest = prepare_rows(TOKEN_ROWS, TOKEN_ROWS[:1], tmp_path / "data", tokenizer, "rows")
-    data = TokenData.open(tmp_path / "data")
-    sequence = data.split("train")
-    rows = document_rows(sequence)
-    assert data.is_rows and len(rows) == 3 and rows.counts_N.tolist() == [2, 1, 2]
-    batch = rows.read(sequence, [1, 0])
-    assert batch.tokens.tolist() == [[256, 4, 256, 256], [256, 1, 2, 3]]
-    assert batch.labels.tolist() == [[NO, 5, NO, NO], [NO, NO, 7, 2]]
-    assert rows.read(sequence, [2]).labels.tolist() == [TOKEN_ROWS[2].targets]
-    info = manifest.splits["train"]
-    assert (info.documents, info.tokens, info.targets, info.bytes) == (3, 4 + 2 + 6 + 1, 5, 3 + 1 + 5)
-    assert manifest.sources[0].file == "rows" and manifest.sources[0].documents == 4
-    with pytest.raises(UserError, match="reads pairs"):
-        data.check_prefixes("model.prefix: true")
 
 
 def test_a_tokenizer_with_unknown_tokens_is_read_again_and_its_loss_is_told(

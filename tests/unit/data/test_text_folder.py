@@ -8,7 +8,7 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.clean import clean
 from linnet.data.cleaning_steps import CleaningSpec
-from linnet.data.prepare import read_split
+from linnet.data.corpus import read_split
 from linnet.data.sources import Source
 from linnet.data.text_folder import TextFolderWriter, TextRow
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.prepare import prepare, train_tokenizer
+from linnet.data.corpus_tokenizer import train_tokenizer
+from linnet.data.prepare import prepare
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_report import HARD_TEXTS, report_on
 

@@ -12,7 +12,8 @@ from measured_models import CONTEXT, MIXERS, TEXTS, make_model
 
 import linnet
 from linnet.core.errors import UserError
-from linnet.data.prepare import prepare, prepare_pairs, prepare_texts
+from linnet.data.prepare import prepare, prepare_texts
+from linnet.data.prepare_pairs import prepare_pairs
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.models import frozen_state
 from linnet.evaluation.text import evaluate, evaluate_folder, evaluate_models

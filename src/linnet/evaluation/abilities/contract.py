@@ -16,7 +16,7 @@ from pydantic import Field
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
-from linnet.data.prepare import TokenRow
+from linnet.data.data_folder import TokenRow
 from linnet.data.split import Split, below, content_hash
 from linnet.data.tokenizer import Tokenizer
 from linnet.ops.cross_entropy import IGNORE_INDEX

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.data.data_folder import TokenRow
 from linnet.data.loader import Batch
-from linnet.data.prepare import TokenRow
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.contract import Ability, AbilityItem, Chance, Question, SymbolEncoder, TextAbility
 from linnet.evaluation.models import ModelOptions, frozen_state

@@ -6,6 +6,7 @@ with emulation forty times as long, and small models gain least. Therefore it is
 """
 
 import datetime
+import math
 import os
 import platform
 import sys
@@ -28,6 +29,8 @@ from linnet.core.system import available_bytes, processor_name
 from linnet.data.loader import Batch
 from linnet.model.cost import QUANTIZED_NBYTES, model_cost
 from linnet.model.decoder import Decoder
+from linnet.model.folder import CONFIG, find_model_folder
+from linnet.model.spec import ModelSpec
 from linnet.present.numbers import decimal
 from linnet.training.distributed import SINGLE_PROCESS, Processes
 from linnet.training.objectives import Objective
@@ -80,15 +83,25 @@ MEASURED_PASSES = 3
 
 
 def check_memory(
-    run: RunSpec, device: torch.device, precision: torch.dtype, processes: Processes = SINGLE_PROCESS
+    run: RunSpec,
+    device: torch.device,
+    precision: torch.dtype,
+    processes: Processes = SINGLE_PROCESS,
+    mean_lengths: tuple[float, float] | None = None,
 ) -> None:
-    """`UserError`, before anything is allocated, if a step of the run needs more memory than there is.
+    """`UserError`, before a model is made, if a step of the run needs more memory than there is.
 
-    The prediction is a lower bound: `BFLOAT16_SHARE` and `PEAK_SHARE` are the smallest measured values, and recomputed
-    activations (`training.parallel.checkpointing`) are not counted. Several processes on one CPU share its memory.
+    mean_lengths: the mean tokens of an example of rows that do not count, and that count; None: windows of the context.
+    An example is a row, both rows of a pair, or a group of answers.
+
+    The prediction is a lower bound: `BFLOAT16_SHARE` and `PEAK_SHARE` are the smallest measured values, what fills rows
+    up is not counted, and recomputed activations (`training.parallel.checkpointing`) are not either. Several processes
+    on one CPU share its memory.
     """
     spec, cost = run.training, model_cost(run.model)
+    rows = rows_per_example(spec)
     context = spec.context_length or run.model.context_length
+    tokens = context if mean_lengths is None else min(context, math.ceil(sum(mean_lengths) / rows))
     share = BFLOAT16_SHARE[device.type] if precision is torch.bfloat16 else 1.0
     saved_share = 0.0 if spec.parallel.checkpointing else PEAK_SHARE[device.type] * share
     # Between two steps: two moments of each parameter, with Muon one of each matrix; an average.
@@ -98,27 +111,34 @@ def check_memory(
     if spec.lora is not None:
         optimizer_elements = 0  # few parameters are trained
     optimizer_bytes = 4 * (optimizer_elements + (cost.parameters if spec.averaging else 0))
+    other_bytes = 4 * _elements_of_other_models(run)
 
     saved_bytes = 0
     if spec.lora is not None and spec.lora.precision != "float32":
         nbytes = QUANTIZED_NBYTES[spec.lora.precision]
         saved_bytes = sum(4 * inputs * outputs - nbytes(outputs, inputs) for inputs, outputs in cost.blocks.matrices)
 
-    def needed(sequences: int) -> int:
-        found = cost.training_memory(-(-sequences // processes.count), context)
-        batches = spec.gradient_accumulation * sequences * context * BATCH_TOKEN_BYTES
+    def needed(examples: int) -> int:
+        found = cost.training_memory(rows * -(-examples // processes.count), tokens)
+        batches = spec.gradient_accumulation * rows * examples * tokens * BATCH_TOKEN_BYTES
         gradients = found.gradients if spec.lora is None else 0
         sharded = (found.weights + gradients + optimizer_bytes) // spec.parallel.shard
         of_step = sharded - saved_bytes + int(saved_share * found.activations) + batches
-        return max(found.weights, of_step) if saved_bytes else of_step  # a run begins with the weights in float32
+        # A run begins with the weights in float32.
+        return other_bytes + (max(found.weights, of_step) if saved_bytes else of_step)
 
     free = available_bytes(device) // (1 if device.type == "cuda" else processes.local_count)
     if needed(spec.batch_size) <= free:
         return
     of_one = needed(1)
     if of_one > free:
-        problem = f"{decimal(of_one)} of memory for one sequence of {context:,} tokens, {decimal(free)} are free"
-        raise UserError(problem, field="model", value=run.model.name, accepted="a smaller model, or a shorter context")
+        one = "one sequence" if rows == 1 else "both answers of a pair" if rows == 2 else f"a group of {rows} answers"
+        length = f"{tokens:,} tokens" if rows == 1 else f"{tokens:,} tokens each"
+        problem = f"{decimal(of_one)} of memory for {one} of {length}, {decimal(free)} are free"
+        accepted = "a smaller model, or a shorter context"
+        if spec.grpo is not None:
+            accepted = "a smaller model, or a smaller training.grpo.group or max_tokens"
+        raise UserError(problem, field="model", value=run.model.name, accepted=accepted)
     most = max(1, int((free - of_one) // max(1, needed(2) - of_one)))
     raise UserError(
         f"{decimal(needed(spec.batch_size))} of memory for a step, {decimal(free)} are free",
@@ -126,6 +146,24 @@ def check_memory(
         value=spec.batch_size,
         accepted=f"about {most} at the most (gradient_accumulation takes more of them for a step)",
     )
+
+
+def rows_per_example(spec: TrainingSpec) -> int:
+    """The rows that stand for one of the `batch_size` examples: answers of a group, or both of a pair."""
+    if spec.grpo is not None:
+        return spec.grpo.group
+    return 1 if spec.preference is None else 2
+
+
+def _elements_of_other_models(run: RunSpec) -> int:
+    """The parameters that are held besides those that are trained: of a reference, a reward model and a teacher."""
+    spec, models = run.training, list[ModelSpec]()
+    if spec.grpo is not None and spec.grpo.kl and spec.lora is None:  # without low-rank parts the model is its own
+        models.append(run.model)
+    named = (spec.grpo and spec.grpo.reward, spec.distillation and spec.distillation.teacher)
+    folders = (find_model_folder(Path(each)) for each in named if each)
+    models += [ModelSpec.load(folder / CONFIG) for folder in folders if folder is not None]
+    return sum(model_cost(model).parameters for model in models)
 
 
 def check_threads(count: int, field: str) -> None:

@@ -110,10 +110,11 @@ class Trainer:
         device = processes.device(spec.device)
         precision = configured_precision(spec, device) or folder.precision() or too_short_to_measure(run)
         dtype = torch.bfloat16 if precision is None else precision.dtype
-        check_memory(run.model_copy(update={"training": spec}), device, dtype, processes)
 
         # Data, model and objective. A resumed run reads its weights from a checkpoint.
         self.batches = training_batches(data, run)
+        lengths = self.batches.mean_lengths
+        check_memory(run.model_copy(update={"training": spec}), device, dtype, processes, lengths)
         for text in (mixture_note(run, data), packing_note(self.batches)):
             if text is not None:
                 reporter.note(text)

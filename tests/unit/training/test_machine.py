@@ -9,8 +9,10 @@ import torch
 from linnet.core.atomic import file_lock
 from linnet.core.errors import UserError
 from linnet.data.loader import Batch
+from linnet.data.tokenizer import Tokenizer
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
+from linnet.model.store import write_model
 from linnet.training import machine
 from linnet.training.checkpoint import optimizer_tensors
 from linnet.training.machine import (
@@ -24,6 +26,7 @@ from linnet.training.machine import (
 from linnet.training.objectives.language_modelling import next_token_loss
 from linnet.training.optimizers import build_optimizer
 from linnet.training.sections import OptimizerSpec
+from linnet.training.spec import TrainingSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -157,14 +160,14 @@ def test_a_batch_that_does_not_fit_names_the_size_that_would(tiny_run, monkeypat
         check_memory(tiny_run(batch_size=2 * most).resolved(), CPU, torch.float32)
 
 
-def _least_bytes(run, monkeypatch, precision=torch.float32):
+def _least_bytes(run, monkeypatch, precision=torch.float32, mean_lengths=None):
     """The least memory with which a run is begun."""
     low, high = 0, 1 << 30
     while high - low > 1:
         middle = (low + high) // 2
         monkeypatch.setattr(machine, "available_bytes", lambda device, free=middle: free)
         try:
-            check_memory(run.resolved(), CPU, precision)
+            check_memory(run.resolved(), CPU, precision, mean_lengths=mean_lengths)
             high = middle
         except UserError:
             low = middle
@@ -185,6 +188,36 @@ def test_memory_of_optimizer_and_average_is_counted(tiny_run, monkeypatch):
         held = sum(t.nbytes for t in optimizer_tensors(made, decoder).values() if t.dim())
         assert _least_bytes(tiny_run(optimizer=optimizer), monkeypatch) - plain == held - adamw
     assert _least_bytes(tiny_run(averaging={}), monkeypatch) - plain == adamw // 2
+
+
+def _started(run, **fields):
+    """The run with other fields of training, from the weights of a model."""
+    training = TrainingSpec.parse({**run.training.model_dump(), **fields}, "test")
+    return run.model_copy(update={"training": training, "start_from": Path("model")})
+
+
+def test_answers_of_a_group_and_of_a_pair_are_counted(tiny_run, monkeypatch):
+    """As so many sequences, of their own length, as are read by a pass."""
+    rows = {size: _least_bytes(tiny_run(batch_size=size), monkeypatch) for size in (4, 8, 16)}
+    for fields, number in (({"grpo": {"group": 4}}, 4), ({"preference": {}}, 2)):
+        run = _started(tiny_run(batch_size=4), **fields)
+        assert _least_bytes(run, monkeypatch, mean_lengths=(6.0 * number, 10.0 * number)) == rows[4 * number]
+        assert _least_bytes(run, monkeypatch, mean_lengths=(6.0 * number, 2.0 * number)) < rows[4 * number]
+    monkeypatch.setattr(machine, "available_bytes", lambda device: 10_000)
+    told = r"of memory for a group of 4 answers of 16 tokens each, .* or a smaller training\.grpo\.group or max_tokens"
+    with pytest.raises(UserError, match=told):
+        check_memory(_started(tiny_run(), grpo={"group": 4}).resolved(), CPU, torch.float32)
+
+
+def test_models_that_are_held_besides_are_counted(tiny_run, tiny_model, tmp_path, monkeypatch):
+    own = 4 * sum(parameter.numel() for parameter in Decoder(tiny_run().model).parameters())
+    plain, alone = (_least_bytes(_started(tiny_run(), grpo=grpo), monkeypatch) for grpo in ({"kl": 0.1}, {}))
+    assert plain - alone == own
+    parts = [_least_bytes(_started(tiny_run(), grpo={"kl": kl}, lora={}), monkeypatch) for kl in (0.1, 0.0)]
+    assert parts[0] == parts[1]
+    write_model(tmp_path / "teacher", Decoder(tiny_model()), Tokenizer.train("bytes", []), {})
+    taught = _least_bytes(tiny_run(distillation={"teacher": tmp_path / "teacher"}), monkeypatch)
+    assert taught - _least_bytes(tiny_run(), monkeypatch) == own
 
 
 @pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])

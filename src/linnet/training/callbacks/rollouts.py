@@ -7,7 +7,8 @@ part of the checkpoint.
 Legend: `B` answers, `T` places of a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, is_out_of_memory
 from linnet.core.system import Stopped
 from linnet.data.loader import Batch, evenly_spaced
 from linnet.data.token_data import TokenData
@@ -23,6 +24,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.example_loss import example_nats
 from linnet.present.progress import Advance, progress
 from linnet.training.callbacks.evaluation import Evaluate, HeldOutMeasure, HeldOutState
+from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.drawn_answers import DrawnAnswer, PendingAnswer, draw
 from linnet.training.lora import reference_decoder, trains_parts_alone, without_parts
 from linnet.training.objective_figures import prompts_text
@@ -110,8 +112,9 @@ class Rollouts(HeldOutMeasure):
         count = context.spec.gradient_accumulation
         first, current, stored = context.state.data_position * count, dict[int, Batch](), dict[str, dict[str, Any]]()
         for part in range(count):
-            answers = self._drawn(rollout * count + part)
-            current[first + part] = batch = self._as_batch(answers)
+            with self._told_if_too_large(f"in front of step {context.state.step + 1}", ("training.batch_size",)):
+                answers = self._drawn(rollout * count + part)
+                current[first + part] = batch = self._as_batch(answers)
             if self._spec.updates > 1:
                 plain = {"answers": [vars(each) for each in answers], "drawn": batch.extras[DRAWN].tolist()}
                 stored[str(first + part)] = plain
@@ -124,6 +127,21 @@ class Rollouts(HeldOutMeasure):
             steps = f"for {STEPS_WITHOUT_SIGNAL} steps all answers to each prompt earned the same"
             cure = "other prompts, a larger training.grpo.group, or training on answers (--chat) first may help"
             self.context.reporter.note(f"note: training.grpo: {steps}, so nothing is learned; {cure}")
+
+    @contextmanager
+    def _told_if_too_large(self, when: str, others: Sequence[str] = ()) -> Iterator[None]:
+        """`UserError` where memory runs out while answers are drawn. others: fields besides those of `grpo`."""
+        try:
+            yield
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            saved = checkpoint_steps(self.context.folder.checkpoints)
+            newest = f"step {saved[-1]}" if saved else "none yet"
+            problem = f"out of memory while answers were drawn {when} (saved: {newest})"
+            fields = " or ".join((*others, "training.grpo.max_tokens"))
+            accepted = f"a smaller group, or a smaller {fields}"
+            raise UserError(problem, field="training.grpo.group", value=self._spec.group, accepted=accepted) from None
 
     def _keep(self, position: int) -> None:
         """Give the batches of the rollout the numbers of the next step."""
@@ -239,7 +257,8 @@ class Rollouts(HeldOutMeasure):
         with progress("answers to held-out prompts", total, shown=processes.is_rank0) as advance:
             for numbers in processes.share_work(context.stop, portions):
                 seeds = [self._seed(_HELD_OUT, number) for number in numbers]
-                answers = self._answers(context.model.whole(), self._held_out, numbers, seeds, group, advance)
+                with self._told_if_too_large("to held-out prompts"):
+                    answers = self._answers(context.model.whole(), self._held_out, numbers, seeds, group, advance)
                 for place, number in enumerate(numbers):
                     judged[number] = [each.judgement for each in answers[place * group : (place + 1) * group]]
         gathered = processes.gather(judged)

@@ -80,6 +80,35 @@ def test_a_run_whose_answers_all_earn_the_same_tells_it_once(
         assert capsys.readouterr().err.count("for 2 steps all answers to each prompt earned the same") == told
 
 
+def test_memory_that_runs_out_while_answers_are_drawn_is_one_line_with_what_to_lower(
+    chat_model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    given = {"start_from": chat_model, "prompts": prompts, "training": {**TRAINING, "grpo": GRPO}}
+    draw, calls = rollouts.draw, []
+
+    def full_at(number: int):
+        def out_of_memory(*given: object) -> None:
+            calls.append(given)
+            if len(calls) == number:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+            draw(*given)
+
+        return out_of_memory
+
+    monkeypatch.setattr(rollouts, "draw", full_at(1))
+    with pytest.raises(
+        UserError, match=r"training\.grpo\.group: 4: out of memory while .* to held-out prompts \(saved: n"
+    ):
+        linnet.train(tmp_path / "first", **given)
+    calls.clear()
+    monkeypatch.setattr(rollouts, "draw", full_at(5))  # held-out prompts, two steps, those prompts again
+    told = r"in front of step 3 \(saved: step 2\); expected a smaller group, or a smaller training\.batch_size or t"
+    with pytest.raises(UserError, match=told):
+        linnet.train(tmp_path / "run", **given)
+    monkeypatch.setattr(rollouts, "draw", draw)
+    assert linnet.train(tmp_path / "run", **given).finished
+
+
 @pytest.mark.parametrize("grpo", [{}, {"updates": 3, "kl": 0.1}], ids=["on-policy", "three updates"])
 def test_a_stopped_run_resumes_bit_for_bit(grpo: dict, chat_model: Path, prompts: Path, tmp_path: Path):
     given = {"start_from": chat_model, "prompts": prompts}

@@ -7,26 +7,149 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from linnet.cli.chat_files import ChatFileOptions
 from linnet.cli.console import note
-from linnet.cli.options import AsJson, ChatTemplateFile, LongConversationsChoice, SplitDigits, option
+from linnet.cli.options import (
+    AsJson,
+    SplitDigits,
+    option,
+    refuse_options,
+    with_option_groups,
+)
 from linnet.core.errors import UserError
-from linnet.core.files import check_file
 from linnet.core.spec import read_yaml
 from linnet.present.show import write, write_json, write_parts
 
 if TYPE_CHECKING:
-    from linnet.data.conversation_lengths import LongConversations
     from linnet.data.corpus_tokenizer import Trainer
     from linnet.data.fill_in_the_middle import FillInTheMiddle
+    from linnet.data.mixture import MixtureSpec
     from linnet.data.shards import Manifest
 
+USUAL = (
+    "--out", "--tokenizer", "--vocab-size", "--field", "--document-separator",
+    "--validation", "--mixture", "--clean", "--chat", "--overwrite",
+)  # fmt: skip
+"""The options that the short help shows."""
+
 SENTENCEPIECE = "sentencepiece"
+
+OF_TEXT = ("vocab_size", "field", "separator", "split_digits", "clean", "fim_rate", "skip_invalid")
+"""Options that have an effect only where text is encoded."""
+
+NOT_OF_CONVERSATIONS = "applies only to text, and not to conversations"
 
 _DESCRIBES_A_MIXTURE = re.compile(rb"(?m)^sources:")
 """The first level of a YAML file has the field that every mixture.yaml has, and other text hardly ever."""
 
 
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How the documents of text are read."""
+
+    clean: Annotated[
+        Path | None, option("FILE", "A clean.yaml, whose steps the documents go through first (linnet data clean).")
+    ] = None
+    field: Annotated[
+        str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
+    ] = None
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            "--document-separator",
+            help=r"The separator between documents in a text file, as in '\n\n'. Default: <|endoftext|>. A file "
+            "without separators is one document.",
+        ),
+    ] = None
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """The tokenizer that is trained or used."""
+
+    tokenizer: Annotated[
+        str,
+        option(
+            "bytes|char|bpe|unigram|sentencepiece|PATH", "The kind of tokenizer to train, or a tokenizer.json to use."
+        ),
+    ] = "bpe"
+    end: Annotated[
+        list[str] | None,
+        option("TOKEN", "An end token of a tokenizer.json, that between documents first. Default: as its folder says."),
+    ] = None
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(help="Tokens, including 256 bytes and the end token. Default where trained: 2048."),
+    ] = None
+    split_digits: SplitDigits = None
+
+    def trainer(self) -> "Trainer | None":
+        """What trains a tokenizer like that of PLDR-LLM; None for other kinds.
+
+        `UserError` for a tokenizer that is neither a kind nor a file, and for options that this one does not have.
+        """
+        from linnet.data.tokenizer_training import KINDS
+
+        if self.tokenizer != SENTENCEPIECE:
+            if self.tokenizer not in KINDS and not Path(self.tokenizer).exists():
+                accepted = f"one of {', '.join(KINDS)}, {SENTENCEPIECE}, or the path of a tokenizer.json"
+                raise UserError(field="tokenizer", value=self.tokenizer, accepted=accepted)
+            return None
+        from linnet.interop.sentencepiece import sentencepiece_trainer
+
+        if self.end:
+            accepted = "the path of a tokenizer.json as `tokenizer`"
+            raise UserError(field="end", value=", ".join(self.end), accepted=accepted)
+        return sentencepiece_trainer(self.vocab_size, self.split_digits)
+
+
+@dataclass(frozen=True)
+class MiddleOptions:
+    """Which documents become fill-in-the-middle examples."""
+
+    fim_rate: Annotated[
+        float | None,
+        option(
+            "SHARE",
+            "The share of the documents to train on that become fill-in-the-middle examples. 0: the tokenizer gets "
+            "control tokens alone, for training.fill_in_the_middle.",
+        ),
+    ] = None
+    fim_spm_rate: Annotated[
+        float | None, option("SHARE", "Of these, the share with the suffix before the prefix. Default: 0.5.")
+    ] = None
+    fim_tokens: Annotated[
+        str | None,
+        option(
+            "P,S,M", "Control tokens of prefix, suffix, middle. Default: <|fim_prefix|>,<|fim_suffix|>,<|fim_middle|>."
+        ),
+    ] = None
+    fim_seed: Annotated[int | None, option("N", "The seed of what is rearranged, and where. Default: 0.")] = None
+
+    def load(self) -> "FillInTheMiddle | None":
+        """What the options say; `UserError` for one without --fim-rate."""
+        from linnet.data.fill_in_the_middle import FillInTheMiddle
+
+        names = None if self.fim_tokens is None else self.fim_tokens.split(",")
+        fields = {"spm_rate": self.fim_spm_rate, "tokens": names, "seed": self.fim_seed}
+        given = {name: value for name, value in fields.items() if value is not None}
+        if self.fim_rate is None:
+            for name in given:
+                value = getattr(self, f"fim_{name}")
+                raise UserError(field=f"fim_{name}", value=value, accepted="--fim-rate beside it")
+            return None
+        try:
+            return FillInTheMiddle.parse({"rate": self.fim_rate, **given}, "--fim", ["rate", *given], "--fim-")
+        except UserError as error:
+            raise UserError(str(error).replace("spm_rate", "spm-rate", 1)) from None
+
+
+@with_option_groups
 def prepare(
+    ctx: typer.Context,
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -41,78 +164,14 @@ def prepare(
     mixture: Annotated[
         Path | None, option("FILE", "A mixture.yaml, whose named sources say what is read; instead of inputs.")
     ] = None,
-    clean: Annotated[
-        Path | None, option("FILE", "A clean.yaml, whose steps the documents go through first (linnet data clean).")
-    ] = None,
-    tokenizer: Annotated[
-        str,
-        option(
-            "bytes|char|bpe|unigram|sentencepiece|PATH", "The kind of tokenizer to train, or a tokenizer.json to use."
-        ),
-    ] = "bpe",
-    end: Annotated[
-        list[str] | None,
-        option("TOKEN", "An end token of a tokenizer.json, that between documents first. Default: as its folder says."),
-    ] = None,
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(help="Tokens, including 256 bytes and the end token. Default where trained: 2048."),
-    ] = None,
-    split_digits: SplitDigits = None,
-    field: Annotated[
-        str | None, typer.Option(help="Field or column with the text, or a path: meta.text. Default: text.")
-    ] = None,
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            "--document-separator",
-            help=r"The separator between documents in a text file, as in '\n\n'. Default: <|endoftext|>. A file "
-            "without separators is one document.",
-        ),
-    ] = None,
+    encoder: TokenizerOptions,
+    reading: ReadingOptions,
     validation: Annotated[
         float | None,
         typer.Option(help="Fraction of the bytes to hold out. Default: 0.05 of a text below 20 MB, else 0.01."),
     ] = None,
-    fim_rate: Annotated[
-        float | None,
-        option(
-            "SHARE",
-            "The share of the documents to train on that become fill-in-the-middle examples. 0: the tokenizer gets "
-            "control tokens alone, for training.fill_in_the_middle.",
-        ),
-    ] = None,
-    fim_spm_rate: Annotated[
-        float | None, option("SHARE", "Of these, the share with the suffix before the prefix. Default: 0.5.")
-    ] = None,
-    fim_tokens: Annotated[
-        str | None,
-        option(
-            "P,S,M", "Control tokens of prefix, suffix, middle. Default: <|fim_prefix|>,<|fim_suffix|>,<|fim_middle|>."
-        ),
-    ] = None,
-    fim_seed: Annotated[int | None, option("N", "The seed of what is rearranged, and where. Default: 0.")] = None,
-    skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out documents that cannot be read, and count them.")
-    ] = False,
-    chat: Annotated[
-        list[Path] | None,
-        option("FILE", "A .jsonl file of conversations instead of inputs, to train on the answers (repeatable)."),
-    ] = None,
-    preferences: Annotated[
-        list[Path] | None,
-        option("FILE", "A .jsonl file of chosen and rejected answers instead of inputs (repeatable)."),
-    ] = None,
-    prompts: Annotated[
-        list[Path] | None,
-        option("FILE", "A .jsonl file of prompts whose answers a checker judges, instead of inputs (repeatable)."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        option("DIR", "With --chat, --preferences or --prompts: the model with tokenizer and chat template."),
-    ] = None,
-    chat_template: ChatTemplateFile = None,
-    long_conversations: LongConversationsChoice = None,
+    middle: MiddleOptions,
+    rows: ChatFileOptions,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,57 +192,56 @@ def prepare(
     Example: linnet prepare --prompts prompts.jsonl --model runs/chat --out data/prompts
     """
     from linnet.data.mixture import MixtureSpec
-    from linnet.data.prepare import prepare as prepare_data
     from linnet.data.prepare_tokens import has_token_files, prepare_token_files
     from linnet.data.token_files import expand_token_files, is_token_file
-    from linnet.data.tokenizer_training import KINDS
 
+    if rows.is_given:
+        if files:
+            raise UserError(NOT_OF_CONVERSATIONS, field="INPUT", value=" ".join(files))
+        refuse_options(ctx, ("mixture", *OF_TEXT, "tokenizer", "end"), NOT_OF_CONVERSATIONS)
+        _report(rows.prepare(out, validation, overwrite), out, as_json)
+        return
     if mixture is None and (mixture := _mixture_among(files or [])) is not None:
         files = None
-    kinds = {"chat": chat, "preferences": preferences, "prompts": prompts}
-    reading = _ChatReading(kinds, model, chat_template, long_conversations)
-    if reading.is_given:
-        text_alone = {"mixture": mixture, "vocab_size": vocab_size, "field": field, "document-separator": separator}
-        text_alone |= {"split-digits": split_digits, "clean": clean}
-        others = {"INPUT": files or None, "end": end, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}
-        for name, value in {**text_alone, **others, "tokenizer": None if tokenizer == "bpe" else tokenizer}.items():
-            if value is not None:
-                raise UserError("applies only to text, and not to conversations", field=name, value=value)
-        _report(_prepare_chat(reading, out, validation, overwrite), out, as_json)
-        return
-    fill = _fill_in_the_middle(fim_rate, fim_spm_rate, fim_tokens, fim_seed)
-    token_files = expand_token_files(files or [])
+    fill, token_files = middle.load(), expand_token_files(files or [])
     mixed = None if mixture is None else MixtureSpec.parse(read_yaml(mixture), str(mixture))
     if any(map(is_token_file, token_files)) or (mixed is not None and has_token_files(mixed)):
-        text_alone = {"vocab_size": vocab_size, "field": field, "document-separator": separator}
-        text_alone |= {"split-digits": split_digits, "clean": clean}
-        for name, value in {**text_alone, "fim-rate": fim_rate, "skip-invalid": skip_invalid or None}.items():
-            if value is not None:
-                raise UserError("applies only to text, and not to token files", field=name, value=value)
-        manifest = prepare_token_files(token_files, out, tokenizer, validation, overwrite, end=end or (), mixture=mixed)
-        _report(manifest, out, as_json, mixture)
-        return
-    if tokenizer not in (*KINDS, SENTENCEPIECE) and not Path(tokenizer).exists():
-        accepted = f"one of {', '.join(KINDS)}, {SENTENCEPIECE}, or the path of a tokenizer.json"
-        raise UserError(field="tokenizer", value=tokenizer, accepted=accepted)
-    manifest = prepare_data(
-        files or [],
+        refuse_options(ctx, OF_TEXT, "applies only to text, and not to token files")
+        manifest = prepare_token_files(
+            token_files, out, encoder.tokenizer, validation, overwrite, end=encoder.end or (), mixture=mixed
+        )
+    else:
+        manifest = _prepare_text(files or [], out, mixed, encoder, reading, validation, fill, overwrite)
+    _report(manifest, out, as_json, mixture)
+
+
+def _prepare_text(
+    files: list[str],
+    out: Path,
+    mixture: "MixtureSpec | None",
+    encoder: TokenizerOptions,
+    reading: ReadingOptions,
+    validation: float | None,
+    fill: "FillInTheMiddle | None",
+    overwrite: bool,
+) -> "Manifest":
+    """Prepare files of text, or the sources of a mixture."""
+    from linnet.data.prepare import prepare as prepare_data
+
+    return prepare_data(
+        files,
         out,
-        mixture=mixed,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        field=field,
-        separator=separator,
+        mixture=mixture,
+        tokenizer=encoder.tokenizer,
+        vocab_size=encoder.vocab_size,
         validation=validation,
         overwrite=overwrite,
-        end=end or (),
-        skip_invalid=skip_invalid,
+        end=encoder.end or (),
         fill_in_the_middle=fill,
-        split_digits=split_digits,
-        clean=clean,
-        train=_sentencepiece(end, vocab_size, split_digits) if tokenizer == SENTENCEPIECE else None,
+        split_digits=encoder.split_digits,
+        train=encoder.trainer(),
+        **vars(reading),
     )
-    _report(manifest, out, as_json, mixture)
 
 
 def _mixture_among(inputs: list[str]) -> Path | None:
@@ -199,36 +257,6 @@ def _mixture_among(inputs: list[str]) -> Path | None:
     return None
 
 
-def _sentencepiece(end: list[str] | None, vocab_size: int | None, split_digits: str | None) -> "Trainer":
-    """What trains a tokenizer like that of PLDR-LLM; `UserError` for options that it does not have."""
-    from linnet.interop.sentencepiece import sentencepiece_trainer
-
-    if end:
-        raise UserError(field="end", value=", ".join(end), accepted="the path of a tokenizer.json as `tokenizer`")
-    return sentencepiece_trainer(vocab_size, split_digits)
-
-
-def _fill_in_the_middle(
-    rate: float | None, spm_rate: float | None, tokens: str | None, seed: int | None
-) -> "FillInTheMiddle | None":
-    """What the options `--fim-...` say; `UserError` for one without --fim-rate."""
-    from linnet.data.fill_in_the_middle import FillInTheMiddle
-
-    names = None if tokens is None else tokens.split(",")
-    fields = {"spm_rate": spm_rate, "tokens": names, "seed": seed}
-    given = {name: value for name, value in fields.items() if value is not None}
-    if rate is None:
-        for name in given:
-            raise UserError(
-                field=f"fim_{name}", value=tokens if name == "tokens" else given[name], accepted="--fim-rate beside it"
-            )
-        return None
-    try:
-        return FillInTheMiddle.parse({"rate": rate, **given}, "--fim", ["rate", *given], "--fim-")
-    except UserError as error:
-        raise UserError(str(error).replace("spm_rate", "spm-rate", 1)) from None
-
-
 def _report(manifest: "Manifest", out: Path, as_json: bool, mixture: Path | None = None) -> None:
     _warn_of_share(manifest)
     if "mixture" in manifest.settings:
@@ -239,70 +267,6 @@ def _report(manifest: "Manifest", out: Path, as_json: bool, mixture: Path | None
         _print_table(manifest, out)
         if mixture is not None:
             write(f"linnet train with --set training.mixture={mixture} reads the sources in its shares\n")
-
-
-@dataclass(frozen=True)
-class _ChatReading:
-    """How conversations are read: the files by kind, the model, another template, and what becomes of long ones."""
-
-    files: dict[str, list[Path] | None]
-    model: Path | None
-    template: Path | None
-    long_conversations: "LongConversations | None"
-
-    @property
-    def is_given(self) -> bool:
-        """True if any of the options is; `UserError` for one without the file that it belongs to."""
-        kinds = [kind for kind, files in self.files.items() if files]
-        for name, value, owners in (
-            ("chat_template", self.template, ("chat", "preferences", "prompts")),
-            ("long_conversations", self.long_conversations, ("chat", "preferences")),
-        ):
-            if value is not None and not set(kinds).intersection(owners):
-                accepted = f"{' or '.join(f'--{each}' for each in owners)} beside it"
-                raise UserError(field=name, value=value, accepted=accepted)
-        return bool(kinds) or self.model is not None
-
-    def chosen(self) -> tuple[str, list[Path], Path]:
-        """The kind of the files, the files, and the model; `UserError` unless there is one of each."""
-        given = {kind: files for kind, files in self.files.items() if files}
-        for kind, files in list(given.items())[1:]:
-            problem = f"cannot be combined with `{next(iter(given))}`; give one of the two"
-            raise UserError(problem, field=kind, value=", ".join(map(str, files)))
-        if not given:
-            raise UserError(field="chat", accepted="it, --preferences or --prompts beside --model")
-        ((kind, files),) = given.items()
-        if self.model is None:
-            raise UserError(field="model", accepted=f"it beside --{kind}")
-        for file in files:
-            check_file(file, kind, "a .jsonl file")
-        return kind, files, self.model
-
-
-def _prepare_chat(reading: _ChatReading, out: Path, validation: float | None, overwrite: bool) -> "Manifest":
-    """Prepare conversations, pairs of answers or prompts with the chat template and the tokenizer of a model."""
-    from linnet.data.chat_setup import chat_setup
-    from linnet.data.conversation_lengths import LengthLimit
-    from linnet.data.preferences import prepare_preferences
-    from linnet.data.prepare_conversations import prepare_conversations
-    from linnet.data.prepare_prompts import prepare_prompts
-    from linnet.model.folder import CONFIG, PUBLISHED, model_folder
-    from linnet.model.spec import ModelSpec
-
-    kind, files, model = reading.chosen()
-    folder = model_folder(model)
-    setup = chat_setup((folder, folder / PUBLISHED), reading.template)
-    if line := setup.describe():
-        note(line)
-    common = (files, out, setup.template, setup.tokenizer, validation, overwrite)
-    if kind == "prompts":
-        return prepare_prompts(*common, added=setup.added)
-    limit = None
-    if reading.long_conversations is not None:
-        limit = LengthLimit(ModelSpec.load(folder / CONFIG).context_length, reading.long_conversations)
-    if kind == "preferences":
-        return prepare_preferences(*common, limit=limit, added=setup.added)
-    return prepare_conversations(*common, added=setup.added, limit=limit)
 
 
 def _print_table(manifest: "Manifest", out: Path) -> None:

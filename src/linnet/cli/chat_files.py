@@ -1,0 +1,95 @@
+"""Options of `linnet prepare` for files of conversations, of pairs of answers, and of prompts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from linnet.cli.console import note
+from linnet.cli.options import ChatTemplateFile, LongConversationsChoice, option
+from linnet.core.errors import UserError
+from linnet.core.files import check_file
+
+if TYPE_CHECKING:
+    from linnet.data.shards import Manifest
+
+
+@dataclass(frozen=True)
+class ChatFileOptions:
+    """Files of conversations, pairs of answers, or prompts, and how they are read."""
+
+    chat: Annotated[
+        list[Path] | None,
+        option("FILE", "A .jsonl file of conversations instead of inputs, to train on the answers (repeatable)."),
+    ] = None
+    preferences: Annotated[
+        list[Path] | None,
+        option("FILE", "A .jsonl file of chosen and rejected answers instead of inputs (repeatable)."),
+    ] = None
+    prompts: Annotated[
+        list[Path] | None,
+        option("FILE", "A .jsonl file of prompts whose answers a checker judges, instead of inputs (repeatable)."),
+    ] = None
+    model: Annotated[
+        Path | None,
+        option("DIR", "With --chat, --preferences or --prompts: the model with tokenizer and chat template."),
+    ] = None
+    chat_template: ChatTemplateFile = None
+    long_conversations: LongConversationsChoice = None
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The files by kind, of the kinds that were given."""
+        kinds = {"chat": self.chat, "preferences": self.preferences, "prompts": self.prompts}
+        return {kind: files for kind, files in kinds.items() if files}
+
+    @property
+    def is_given(self) -> bool:
+        """True if any of the options is; `UserError` for one without the file that it belongs to."""
+        for name, owners in (
+            ("chat_template", ("chat", "preferences", "prompts")),
+            ("long_conversations", ("chat", "preferences")),
+        ):
+            value = getattr(self, name)
+            if value is not None and not set(self.files).intersection(owners):
+                accepted = f"{' or '.join(f'--{each}' for each in owners)} beside it"
+                raise UserError(field=name, value=value, accepted=accepted)
+        return bool(self.files) or self.model is not None
+
+    def chosen(self) -> tuple[str, list[Path], Path]:
+        """The kind of the files, the files, and the model; `UserError` unless there is one of each."""
+        for kind, files in list(self.files.items())[1:]:
+            problem = f"cannot be combined with `{next(iter(self.files))}`; give one of the two"
+            raise UserError(problem, field=kind, value=", ".join(map(str, files)))
+        if not self.files:
+            raise UserError(field="chat", accepted="it, --preferences or --prompts beside --model")
+        ((kind, files),) = self.files.items()
+        if self.model is None:
+            raise UserError(field="model", accepted=f"it beside --{kind}")
+        for file in files:
+            check_file(file, kind, "a .jsonl file")
+        return kind, files, self.model
+
+    def prepare(self, out: Path, validation: float | None, overwrite: bool) -> "Manifest":
+        """Prepare conversations, pairs of answers or prompts with the chat template and the tokenizer of a model."""
+        from linnet.data.chat_setup import chat_setup
+        from linnet.data.conversation_lengths import LengthLimit
+        from linnet.data.preferences import prepare_preferences
+        from linnet.data.prepare_conversations import prepare_conversations
+        from linnet.data.prepare_prompts import prepare_prompts
+        from linnet.model.folder import CONFIG, PUBLISHED, model_folder
+        from linnet.model.spec import ModelSpec
+
+        kind, files, model = self.chosen()
+        folder = model_folder(model)
+        setup = chat_setup((folder, folder / PUBLISHED), self.chat_template)
+        if line := setup.describe():
+            note(line)
+        common = (files, out, setup.template, setup.tokenizer, validation, overwrite)
+        if kind == "prompts":
+            return prepare_prompts(*common, added=setup.added)
+        limit = None
+        if self.long_conversations is not None:
+            limit = LengthLimit(ModelSpec.load(folder / CONFIG).context_length, self.long_conversations)
+        if kind == "preferences":
+            return prepare_preferences(*common, limit=limit, added=setup.added)
+        return prepare_conversations(*common, added=setup.added, limit=limit)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from linnet.cli.chat import Conversation
 from linnet.cli.main import main
@@ -15,6 +16,7 @@ from linnet.data.chat_setup import CONTROL_TOKENS, OWN_TEMPLATE
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tools import load_tools
+from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Event, Request
@@ -106,6 +108,30 @@ def test_a_refused_message_is_not_part_of_the_conversation(model: LanguageModel)
     with pytest.raises(UserError, match="no"):
         talk.say("?")
     assert talk.messages == []
+
+
+def test_an_answer_ends_with_learned_positions_and_a_full_context_is_told(capsys):
+    tokenizer = Tokenizer.train("bytes", []).with_special(CONTROL_TOKENS, ())
+    torch.manual_seed(0)
+    decoder = Decoder(
+        ModelSpec.parse({**SPEC, "embedding": {"positions": "learned"}, "head": {"tied": False, "bias": True}}, "test")
+    )
+    with torch.no_grad():
+        decoder.head.bias[tokenizer.end_id] = -100.0
+    model = LanguageModel(decoder, tokenizer).parsing_special()
+    engine = Engine(decoder, vocab_size=tokenizer.vocab_size)
+    talk = Conversation(model, TEMPLATE, engine, Sampling(seed=1), 512)
+    talk.say("How many?")
+    assert "note: the answer ends where the context of 64 tokens is full" in capsys.readouterr().err
+    before = list(talk.messages)
+    with pytest.raises(
+        UserError, match=r"^the context of 64 tokens is full: .* \(/rewind takes back questions, /system"
+    ):
+        talk.say("And now?")
+    assert talk.messages == before and talk.command("/rewind")
+    talk.max_tokens = 4
+    talk.say("How?")
+    assert capsys.readouterr().err == "0 messages\n"
 
 
 def test_rounds_need_tools(model: LanguageModel, tmp_path: Path, capfd):

@@ -180,12 +180,17 @@ class Conversation:
 
     def _answer(self) -> tuple[str, bool]:
         """Print an answer to the messages so far; its text, and False if it was stopped."""
+        from linnet.inference.prefill import room_behind
         from linnet.inference.streams import Request
         from linnet.inference.text_events import TextEvents
 
         prompt = self.model.prompt_tokens(self._text())
+        try:
+            room = room_behind(self.model.decoder, prompt, self.max_tokens)
+        except UserError as error:
+            raise UserError(f"{error} (/rewind takes back questions, /system begins anew)") from None
         stream = self.engine.submit(
-            Request(prompt, self.max_tokens, self.sampling, self.model.tokenizer.end_ids, keep_state=False)
+            Request(prompt, room, self.sampling, self.model.tokenizer.end_ids, keep_state=False)
         )
         texts, answer, is_whole = TextEvents(self.model.tokenizer, prompt, self.template.stops), "", True
         try:
@@ -202,6 +207,8 @@ class Conversation:
             stream.cancel()
         rest = "".join(part.text for part in texts.finish())
         print(shown(rest))
+        if room < self.max_tokens and stream.finish_reason == "length":
+            note(f"note: the answer ends where the context of {self.model.spec.context_length:,} tokens is full")
         self.sampling = replace(self.sampling, seed=(self.sampling.seed or 0) + 1)
         return answer + rest, is_whole
 

@@ -131,3 +131,17 @@ def check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens
             f"{read}{longest} tokens of prompt and {max_tokens} new ones (`max_tokens`) are {end}: "
             f"the model's learned positions end at {length}"
         )
+
+
+def room_behind(decoder: Decoder, prompt: Sequence[int], most: int) -> int:
+    """The tokens of an answer behind a prompt: at most `most`, and as many as learned positions leave.
+
+    `UserError` where they leave none, since the conversation has filled the context.
+    """
+    length = decoder.spec.context_length
+    if decoder.embedding.positions is None or len(prompt) + most <= length:
+        return most
+    if len(prompt) >= length:
+        full = f"the context of {length:,} tokens is full: the conversation has {len(prompt):,} before the answer"
+        raise UserError(f"{full}; expected fewer messages, or shorter ones")
+    return length - len(prompt)

@@ -13,6 +13,7 @@ from typing import Any
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.tools import CALCULATOR, MAX_ROUNDS, Tools
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.prefill import room_behind
 from linnet.inference.sampling import Sampling, seeded
 from linnet.stories.instructions.facts import TOOL
 
@@ -54,14 +55,15 @@ def converse(
 
     After so many rounds of calls no further one is run, and the last message is a call. max_tokens: of each answer.
     sampling: None: greedy; each further answer has the next seed. show: gets each piece of text as it is written, and
-    each result in a line of its own.
+    each result in a line of its own. Learned positions bound an answer; `UserError` where they leave no room for one.
     """
     model = model.parsing_special()
     asked, chosen = announced(messages, tools), seeded(sampling or Sampling(temperature=0))
     begun = len(asked)
     for left in range(rounds, -1, -1):
         pieces, text = list[str](), render(model.chat_template, asked, tools)
-        for piece in model.stream(text, max_tokens, chosen, stop=model.chat_template.stops):
+        room = room_behind(model.decoder, model.prompt_tokens(text), max_tokens)
+        for piece in model.stream(text, room, chosen, stop=model.chat_template.stops):
             pieces.append(piece)
             show(piece)
         show("\n")

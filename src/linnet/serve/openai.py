@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from linnet.inference.constrained import Grammar, constraint_of
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.prefill import room_behind
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.scoring import mean_hidden, token_log_probabilities
 from linnet.inference.session import Session
@@ -75,13 +76,6 @@ def requests_of(
                 )
             )
     return made
-
-
-def room_behind(model: LanguageModel, prompt: Sequence[int]) -> int:
-    """Tokens of an answer if the request does not limit them."""
-    if model.decoder.embedding.positions is None:
-        return MAX_TOKENS_WITHOUT_LIMIT
-    return max(1, min(MAX_TOKENS_WITHOUT_LIMIT, model.spec.context_length - len(prompt)))
 
 
 @dataclass
@@ -288,7 +282,9 @@ async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) 
     if body.max_tokens == 0:
         return JSONResponse(shape.only_prompts(prompts))
     constraint = {"json_schema": body.json_schema, "regex": body.regex, "choices": body.choices}
-    max_tokens = room_behind(model, prompts[0]) if body.max_tokens is None else body.max_tokens
+    max_tokens = (
+        room_behind(model.decoder, prompts[0], MAX_TOKENS_WITHOUT_LIMIT) if body.max_tokens is None else body.max_tokens
+    )
     requests = requests_of(host, body, prompts, max_tokens, body.logprobs, constraint)
     return await answer(host, requests, body.stops, shape, body, metrics)
 
@@ -318,7 +314,11 @@ async def chat(host: Host, body: ChatRequest, metrics: ServerMetrics) -> Respons
     """`POST /v1/chat/completions`: answer the last message of a conversation."""
     messages = [message.plain() for message in body.messages]
     prompt = await asyncio.to_thread(chat_prompt, host, messages, body.tools, body.chat_template_kwargs)
-    max_tokens = body.max_completion_tokens or body.max_tokens or room_behind(host.model, prompt)
+    max_tokens = (
+        body.max_completion_tokens
+        or body.max_tokens
+        or room_behind(host.model.decoder, prompt, MAX_TOKENS_WITHOUT_LIMIT)
+    )
     schema = None if body.response_format is None else body.response_format.schema_or_none
     constraint = {"json_schema": schema, "regex": body.regex, "choices": body.choices}
     logprobs = (body.top_logprobs or 0) if body.logprobs else None

@@ -12,9 +12,13 @@ from linnet.data.prompts import ChatPrompt
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.folder import CONFIG, find_model_folder, weights_file
 from linnet.model.spec import ModelSpec
-from linnet.training.sections import GrpoSpec
+from linnet.training.sections import GrpoSpec, reward_function
 
 ACCEPTED = "FILE.py:FUNCTION, called as FUNCTION(row, answer) -> float, or the folder of a reward model"
+
+
+RewardFunction = Callable[[dict[str, Any], str], float]
+"""From the line of a prompt and the text of an answer to what it earns."""
 
 
 class Judgement(NamedTuple):
@@ -35,8 +39,9 @@ class Rewards:
     def __init__(self, spec: GrpoSpec) -> None:
         """`UserError` for a reward that cannot be read."""
         self._named, self._checker_weight, self.device = spec.reward, spec.checker_weight, "auto"
-        self._folder = _reward_folder(spec.reward)
-        self._function = None if spec.reward is None or self._folder is not None else _function_of(spec.reward)
+        named = reward_function(spec.reward)
+        self._function = None if named is None else _function_of(spec.reward, *named)
+        self._folder = None if spec.reward is None or self._function is not None else _reward_folder(spec.reward)
         self.needs_checker = spec.needs_checker
 
     def check(self, lines: Sequence[ChatPrompt]) -> None:
@@ -59,14 +64,18 @@ class Rewards:
         """What the user's function returns; `UserError` where it fails, or returns no finite number."""
         assert self._function is not None
         try:
-            reward = float(self._function(dict(line.row), answer))
+            returned = self._function(dict(line.row), answer)
         except UserError:
             raise
         except (Exception, SystemExit) as error:
             problem = f"it failed for the prompt of {line.place}: {type(error).__name__}: {one_line(str(error))}"
             raise UserError(problem, field="training.grpo.reward", value=self._named) from error
+        try:
+            reward = math.nan if isinstance(returned, str) else float(returned)
+        except (Exception, SystemExit):  # nothing that is a number
+            reward = math.nan
         if not math.isfinite(reward):
-            problem = f"it returned {reward} for the prompt of {line.place}"
+            problem = f"it returned {one_line(repr(returned))[:60]} for the prompt of {line.place}"
             raise UserError(problem, field="training.grpo.reward", value=self._named, accepted="a finite number")
         return reward
 
@@ -96,32 +105,36 @@ class Rewards:
 
 
 def reward_file(named: str | None) -> Path | None:
-    """The file that determines a reward: the weights of the model, or the Python file; None for checkers."""
-    if named is None:
-        return None
+    """The file that determines a reward: the Python file, or the weights of the model; None for checkers."""
+    function = reward_function(named)
+    if named is None or function is not None:
+        return None if function is None else function[0]
     folder = find_model_folder(Path(named))
-    return Path(named.rpartition(":")[0]) if folder is None else weights_file(folder)
+    return None if folder is None else weights_file(folder)
 
 
-def _reward_folder(named: str | None) -> Path | None:
-    """The folder of a reward model; None if something else is named. `UserError` for a model of another kind."""
-    folder = None if named is None else find_model_folder(Path(named))
-    if folder is not None and not ModelSpec.load(folder / CONFIG).head.value:
+def _reward_folder(named: str) -> Path:
+    """The folder of a reward model; `UserError` where there is none, or a model of another kind."""
+    folder = find_model_folder(Path(named))
+    if folder is None:
+        problem = "no such model folder"
+        raise UserError(problem, field="training.grpo.reward", value=named, accepted=ACCEPTED)
+    if not ModelSpec.load(folder / CONFIG).head.value:
         problem = "a model that gives texts no value"
         accepted = "a reward model (training.preference.kind: reward)"
         raise UserError(problem, field="training.grpo.reward", value=named, accepted=accepted)
     return folder
 
 
-def _function_of(named: str) -> Callable[[dict[str, Any], str], float]:
-    """`file.py:function`; `UserError` if the file or the function is missing."""
-    file, _, name = named.rpartition(":")
-    path = Path(file)
-    if not file or not path.is_file():
-        problem = f"{path}: no such file" if file and not path.exists() else ""
+def _function_of(named: str | None, path: Path, name: str) -> RewardFunction:
+    """The function of a file; `UserError` if the file or the function is missing."""
+    if not path.is_file():
+        problem = f"{path}: a folder" if path.is_dir() else f"{path}: no such file"
         raise UserError(problem, field="training.grpo.reward", value=named, accepted=ACCEPTED)
-    function = run_python_file(path, "training.grpo.reward").get(name)
+    defined = run_python_file(path, "training.grpo.reward")
+    function = defined.get(name)
     if not callable(function):
-        raise UserError(field="training.grpo.reward", value=named, accepted=f"{ACCEPTED}; {path} has no such function")
-    found: Callable[[dict[str, Any], str], float] = function
+        problem = f"{path} has no function {name}" if function is None else f"{name} of {path} is no function"
+        raise UserError(problem, field="training.grpo.reward", value=named, accepted=ACCEPTED)
+    found: RewardFunction = function
     return found

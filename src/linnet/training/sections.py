@@ -1,5 +1,6 @@
 """The typed sections of `training`."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -14,6 +15,9 @@ from linnet.evaluation.models import CalibrationText
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+FUNCTION_OF_FILE = re.compile(r"(?P<file>.+\.py):(?P<function>[^\W\d]\w*)", re.DOTALL)
+"""A function of a Python file: the file ends in `.py`, and a name of Python stands behind the last colon."""
 
 
 class MuonSpec(Spec):
@@ -128,15 +132,21 @@ class PreferenceSpec(Spec):
         return self.kind in ("dpo", "ipo")
 
 
+def reward_function(reward: str | None) -> tuple[Path, str] | None:
+    """The file and the name of the function that `GrpoSpec.reward` names; None for a reward model and for checkers."""
+    found = FUNCTION_OF_FILE.fullmatch(reward or "")
+    return None if found is None else (Path(found["file"]), found["function"])
+
+
 class GrpoSpec(Spec):
     """How a model learns from what its own answers earn (`training.objectives.grpo`).
 
     group: answers drawn to each prompt, which are compared with each other. max_tokens: of an answer. updates: steps
     that read the same answers. clip: bounds the ratio of probabilities in all but the first of these. kl: the weight of
     the divergence from the model that the run starts from. scale_by_std: divide advantages by the standard deviation of
-    the group's rewards. reward: `FILE.py:FUNCTION`, called with the line of the prompt and the answer, or the folder of
-    a reward model (null: the checker of the prompt). checker_weight: what the score of the checker counts beside a
-    reward model. held_out: prompts that are measured with each evaluation.
+    the group's rewards. reward: `FILE.py:FUNCTION`, called with the line of the prompt and the answer; anything else is
+    the folder of a reward model (null: the checker of the prompt). checker_weight: what the score of the checker counts
+    beside a reward model. held_out: prompts that are measured with each evaluation.
     """
 
     group: Annotated[int, Field(ge=2)] = 8
@@ -156,7 +166,7 @@ class GrpoSpec(Spec):
 
     @model_validator(mode="after")
     def _checker_is_beside_a_model(self) -> Self:
-        if self.checker_weight and (self.reward is None or ".py:" in self.reward):
+        if self.checker_weight and (self.reward is None or reward_function(self.reward) is not None):
             raise ValueError(f"checker_weight: {self.checker_weight:g}: needs a reward model as reward")
         return self
 

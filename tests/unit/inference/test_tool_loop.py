@@ -2,6 +2,7 @@
 
 import pytest
 
+from linnet.core.errors import UserError
 from linnet.data.chat_setup import CONTROL_TOKENS, OWN_TEMPLATE
 from linnet.data.chat_template import CHAT_TEMPLATE
 from linnet.data.tokenizer import Tokenizer
@@ -63,3 +64,14 @@ def test_rounds_are_bounded_and_a_system_message_is_kept(model, script):
     assert [message["role"] for message in found] == ["assistant", "tool", "assistant"]
     assert found[-1]["content"] == "calculator(36 + 1)" and script[0][0].startswith("<|im_start|>system<|im_sep|>Count")
     assert announced(own, load_tools(["calculator"])) == own and announced(QUESTION, None) == QUESTION
+
+
+def test_learned_positions_bound_answers_and_a_full_context_is_told(tmp_path):
+    learned = Decoder(ModelSpec.parse({**SPEC, "context_length": 64, "embedding": {"positions": "learned"}}, "test"))
+    model = LanguageModel(learned, Tokenizer.train("bytes", []).with_special(CONTROL_TOKENS, ()))
+    tools, own = load_tools(["calculator"]), [{"role": "system", "content": ""}, *QUESTION]
+    found = converse(model, own, tools, 512)
+    assert found[-1]["role"] == "assistant"
+    told = r"^the context of 64 tokens is full: the conversation has 173 before the answer; expected fewer messages"
+    with pytest.raises(UserError, match=told):
+        converse(model, own * 6, tools, 512)

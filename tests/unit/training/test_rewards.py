@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from runs_alike import same
 
 import linnet
@@ -17,7 +18,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.store import write_model
 from linnet.training.rewards import Rewards
 from linnet.training.run_folder import RunFolder
-from linnet.training.sections import GrpoSpec
+from linnet.training.sections import GrpoSpec, reward_function
 
 GRPO = {"group": 4, "max_tokens": 6, "held_out": 4}
 TRAINING = {
@@ -50,15 +51,21 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_a_reward_may_be_a_function_of_a_file(tmp_path: Path):
-    (tmp_path / "reward.py").write_text("def short(row, answer):\n    return 1 if len(answer) < 3 else 0.5\n")
+    (tmp_path / "reward.py").write_text(
+        "number = 1\n\ndef short(row, answer):\n    return 1 if len(answer) < 3 else 0.5\n"
+    )
+    (tmp_path / "folder.py").mkdir()
     rewards = Rewards(GrpoSpec(reward=f"{tmp_path / 'reward.py'}:short"))
     assert rewards.of([UNCHECKED, UNCHECKED], ["ab", "abcd"]) == [(1.0, True), (0.5, False)]
     assert not rewards.needs_checker and rewards.describe() is None
     accepted = r"expected FILE\.py:FUNCTION"
     for wrong, expected in (
         ("reward.py:short", rf"reward\.py:short: reward\.py: no such file; {accepted}"),
-        (f"{tmp_path / 'reward.py'}:long", rf"reward\.py:long: {accepted}.* has no such function"),
-        ("short", rf"short: {accepted}"),
+        (f"{tmp_path / 'reward.py'}:long", rf"reward\.py:long: .*reward\.py has no function long; {accepted}"),
+        (f"{tmp_path / 'reward.py'}:number", rf"number of .*reward\.py is no function; {accepted}"),
+        (f"{tmp_path / 'reward.py'}:", rf"reward\.py:: no such model folder; {accepted}"),
+        (f"{tmp_path / 'folder.py'}:short", rf"folder\.py: a folder; {accepted}"),
+        ("short", rf"short: no such model folder; {accepted}"),
     ):
         with pytest.raises(UserError, match=rf"training\.grpo\.reward: .*{expected}"):
             Rewards(GrpoSpec(reward=wrong))
@@ -73,9 +80,25 @@ def test_a_function_that_fails_is_named_with_the_prompt(tmp_path: Path):
         Rewards(GrpoSpec(reward=f"{path}:wrong")).of([UNCHECKED], ["ab"])
     with pytest.raises(UserError, match="endless: it returned inf for the prompt of line 2; expected a finite number"):
         Rewards(GrpoSpec(reward=f"{path}:endless")).of([UNCHECKED], ["ab"])
+    for value, shown in (("'1'", "'1'"), ("None", "None"), ("[1.0]", r"\[1\.0\]")):
+        path.write_text(f"def strange(row, answer):\n    return {value}\n")
+        with pytest.raises(
+            UserError, match=f"strange: it returned {shown} for the prompt of line 2; expected a finite"
+        ):
+            Rewards(GrpoSpec(reward=f"{path}:strange")).of([UNCHECKED], ["ab"])
     path.write_text("import nothing_of_the_kind\n")
     with pytest.raises(UserError, match=r"reward\.py: ModuleNotFoundError: No module named"):
         Rewards(GrpoSpec(reward=f"{path}:wrong"))
+
+
+def test_a_reward_model_may_have_any_name_and_a_function_is_a_file_and_a_name(models: Path):
+    """`v2.py:best` is no name of a function, if what stands behind the file is none."""
+    named = models / "v2.py: 2"
+    (models / "reward").rename(named)
+    assert Rewards(GrpoSpec(reward=str(named), checker_weight=1.0)).describe()
+    assert reward_function("C:\\x\\a.py:short") == (Path("C:\\x\\a.py"), "short")
+    with pytest.raises(ValidationError, match="checker_weight: 1: needs a reward model as reward"):
+        GrpoSpec(reward="rewards.py:short", checker_weight=1.0)
 
 
 def test_a_reward_model_gives_answers_its_value_and_the_checker_says_which_pass(models: Path):

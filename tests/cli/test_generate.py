@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from linnet.cli.context_view import ContextView
-from linnet.cli.generate import SamplingOptions
 from linnet.cli.main import main
+from linnet.cli.text_options import SamplingOptions
 from linnet.core.errors import LOG
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.beams import BeamSearch

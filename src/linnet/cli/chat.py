@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import note, notes_after_text
-from linnet.cli.generate import SamplingOptions
 from linnet.cli.options import Precision, with_option_groups
-from linnet.cli.text_options import ToolOptions
+from linnet.cli.text_options import SamplingOptions, ToolOptions
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import invocation, note, show_result
-from linnet.cli.generate import MaxTokens, SamplingOptions, TextAsJson
 from linnet.cli.options import AsJson, Data, ReportFolder, SplitName, option, with_option_groups
+from linnet.cli.text_options import MaxTokens, SamplingOptions, TextAsJson
 from linnet.core.bounds import MAX_NGRAM_ORDER
 from linnet.present.show import write, write_json, write_parts
 

@@ -1,6 +1,6 @@
-"""Options of `linnet generate` that say what a text must be, where it stops, and what is reported of it."""
+"""Options of texts that a model writes: how they begin and end, how tokens are chosen, what is reported."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -8,13 +8,100 @@ import typer
 
 from linnet.cli.options import option
 from linnet.core.errors import UserError
-from linnet.core.files import read_whole
+from linnet.core.files import read_whole, standard_input
 
 if TYPE_CHECKING:
     from linnet.data.tools import Tools
     from linnet.inference.beams import EarlyStopping
     from linnet.inference.constrained import Constraint
+    from linnet.inference.sampling import Sampling
     from linnet.inference.text_events import TextEvent, TokenChoice
+
+
+MaxTokens = Annotated[int, typer.Option(help="Stop after this many tokens if the text has not ended.")]
+TextAsJson = Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")]
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """What a text begins with, and when it ends."""
+
+    prompt: Annotated[
+        str,
+        typer.Option(help="The text to continue; - reads it from the standard input, without one final newline."),
+    ] = ""
+    input_text: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="TEXT",
+            help="For a model of pairs: the input that the text follows from; --prompt is then how the text begins.",
+        ),
+    ] = None
+    parse_special: Annotated[
+        bool,
+        typer.Option("--parse-special", help="Names of control tokens, such as <|im_start|>, become these tokens."),
+    ] = False
+    max_tokens: MaxTokens = 200
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Continue after the end of a text with the next one.")
+    ] = False
+
+    def read(self) -> "PromptOptions":
+        """The same with the text of the standard input in place of the prompt `-`."""
+        if self.prompt != "-":
+            return self
+        try:
+            text = read_whole(standard_input(), "--prompt -").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"--prompt -: the standard input is not UTF-8 text (byte {error.start})") from None
+        return replace(self, prompt=text.removesuffix("\n"))
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """The choice of the next token; the fields are those of `inference.sampling.Sampling`, applied in its order."""
+
+    temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8
+    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest tokens; 0 for all.")] = 0
+    top_p: Annotated[
+        float, typer.Option(help="Choose among the fewest tokens that together have this probability; 1 for all.")
+    ] = 1.0
+    min_p: Annotated[
+        float, typer.Option(help="Choose among tokens with this share of the likeliest one's probability; 0 for all.")
+    ] = 0.0
+    typical_p: Annotated[
+        float,
+        typer.Option(help="Choose among tokens of typical information that together have this probability; 1 for all."),
+    ] = 1.0
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divides positive logits of tokens in the prompt or the text; 1 has no effect.")
+    ] = 1.0
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Subtracted from a token's logit for each time that it was generated.")
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, typer.Option(help="Subtracted from the logit of each token that was generated before.")
+    ] = 0.0
+    logit_bias: Annotated[
+        list[str] | None, option("TOKEN=BIAS", "Added to the logit of a token id, such as 13=-2.5 (repeatable).")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text. Default: a random one.")] = None
+
+    def sampling(self, draws_seed: bool = True) -> "Sampling":
+        """Return the settings, with a random seed unless one was typed; `UserError` for an invalid value."""
+        from linnet.inference.sampling import Sampling, fresh_seed
+
+        biases: dict[int, float] = {}
+        for typed in self.logit_bias or ():
+            token, _, bias = typed.partition("=")
+            try:
+                biases[int(token)] = float(bias)
+            except ValueError:
+                accepted = "TOKEN=BIAS, a token id and a number"
+                raise UserError(field="logit_bias", value=typed, accepted=accepted) from None
+        seed = fresh_seed() if self.seed is None and draws_seed else self.seed
+        return Sampling(**vars(self) | {"logit_bias": biases, "seed": seed})
 
 
 @dataclass(frozen=True)
@@ -94,6 +181,10 @@ class ContinuationOptions:
             grammar = _read(grammar, "--grammar")
         return constraint_of(json_schema, self.regex, self.choice or None, grammar)
 
+    def ending(self) -> dict[str, Any]:
+        """Where the text stops, and what is reported of it, as keywords of `LanguageModel.stream`."""
+        return {"stop": tuple(self.stop or ()), "constraint": self.constraint(), "logprobs": self.logprobs}
+
     def check(self, as_json: bool, single: dict[str, bool]) -> None:
         """Raise `UserError` for empty texts, log-probabilities without JSON, several texts with an option of one."""
         for name, texts in (("stop", self.stop), ("choice", self.choice)):
@@ -124,6 +215,11 @@ class ContinuationOptions:
         stops: dict[str, EarlyStopping] = {"true": True, "false": False, "never": "never"}
         found: dict[str, Any] = {} if self.length_penalty is None else {"length_penalty": self.length_penalty}
         return found if self.early_stopping is None else {**found, "early_stopping": stops[self.early_stopping]}
+
+    def asked(self) -> dict[str, bool]:
+        """Whether each option differs from its default, by name."""
+        usual = vars(ContinuationOptions())
+        return {f"--{field.replace('_', '-')}": value != usual[field] for field, value in vars(self).items()}
 
     @property
     def alone(self) -> dict[str, bool]:

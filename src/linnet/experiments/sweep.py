@@ -8,6 +8,7 @@ from typing import Any
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError, did_you_mean
 from linnet.core.spec import field_kinds, flatten, is_number_field, read_assignment
+from linnet.data.token_data import TokenData
 from linnet.experiments.executors import Executor, read_suite_folder
 from linnet.experiments.jobs import Runner
 from linnet.experiments.results import TRAINING, read_rows
@@ -17,6 +18,7 @@ from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.result import Part, Result
 from linnet.present.table import MISSING, Table
+from linnet.training.data import fit_to_data, vocabulary_note
 from linnet.training.metrics import CONFIG
 from linnet.training.recipe import LOW_LR, NO_LOW_LR_PARAMETERS, has_low_lr_parameters
 from linnet.training.spec import RunSpec, TrainingSpec, run_of
@@ -324,6 +326,7 @@ def sweep(
         message = "holds a run; a sweep makes a folder for each value: choose another `out`"
         raise UserError(message, field="out", value=folder)
     asked, base = _with_earlier_values(read_sweep(text, run), folder), shortened(run, steps)
+    base = _with_vocabulary_of_data(base, asked, runner)
     plain = base.to_dict()
     training = dict(plain["training"])
     seed = training.pop("seed")
@@ -354,6 +357,16 @@ def sweep(
     write_checked_json(folder / FIGURES, findings.to_dict())
     findings.plot().write(folder / PICTURE)
     return findings
+
+
+def _with_vocabulary_of_data(base: RunSpec, asked: Sweep, runner: Runner) -> RunSpec:
+    """The run with the vocabulary of its data, which is told once and not by each training."""
+    first = asked.run(base, asked.values[0])
+    fitted = fit_to_data(first, TokenData.open(first.data))
+    if fitted.model.vocab_size == base.model.vocab_size:
+        return base
+    runner.log(vocabulary_note(base, fitted))
+    return base.model_copy(update={"model": base.model.replace(vocab_size=fitted.model.vocab_size)})
 
 
 def _with_earlier_values(asked: Sweep, folder: Path) -> Sweep:

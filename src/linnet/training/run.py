@@ -64,7 +64,7 @@ class RunResult:
 def train(
     out: str | Path,
     *,
-    model: str | Path | ModelSpec | None = None,
+    model: str | Path | ModelSpec | Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     training: Mapping[str, Any] | None = None,
     start_from: str | Path | None = None,
@@ -84,9 +84,10 @@ def train(
 
     `train(out)` alone resumes the run that is there; `train(out, training={"steps": n})` extends it.
 
-    model: a preset's name, a YAML file, a model folder (its description only), or a description. data: a folder made by
-    `prepare`, or a small text: a file, or a mixture.yaml of texts, which the run prepares itself with its tokenizer
-    (docs/training.md). training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md).
+    model: a preset's name, a YAML file, a model folder (its description only), or a description, which may be a
+    mapping (docs/model-description.md). data: a folder made by `prepare`, or a small text: a file, or a mixture.yaml of
+    texts, which the run prepares itself with its tokenizer (docs/training.md). training: fields,
+    `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training-reference.md).
     start_from: a model folder, or a run's, whose weights the model begins with. config: a YAML file with the sections
     model, data, training, which the other arguments change. recipe: how a published model was trained. reporter:
     receives the progress. Instead of data: pairs, a file of inputs and targets (docs/encoder-decoder.md); chat, one
@@ -115,7 +116,7 @@ def train(
 def resolve_run_config(
     out: str | Path,
     config: str | Path | None = None,
-    model: str | Path | ModelSpec | None = None,
+    model: str | Path | ModelSpec | Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     assignments: Sequence[str] = (),
     recipe: str | Path | None = None,

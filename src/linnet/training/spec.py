@@ -258,7 +258,7 @@ class RunSpec(Spec):
 
 def read_run(
     config: str | Path | None = None,
-    model: str | Path | ModelSpec | None = None,
+    model: str | Path | ModelSpec | Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     assignments: list[str] | None = None,
     recipe: str | Path | None = None,
@@ -267,10 +267,10 @@ def read_run(
 ) -> RunSpec:
     """A run from a YAML file with the sections `model`, `data`, `training`, and from the other arguments.
 
-    `model` (a preset's name, a YAML file, a model folder, a description), `data` and `start_from` (a model folder,
-    whose description is used if no model is given) replace the file's. The fields of `recipe` (`auto`, or as in
-    `read_recipe`) are overridden by the file's `training`, and these by `training`. `assignments`
-    (`training.steps=200`, `model.context_length=256`) come last. `UserError` names the wrong field.
+    `model` (a preset's name, a YAML file, a model folder, a description, typed or as plain data), `data` and
+    `start_from` (a model folder, whose description is used if no model is given) replace the file's. The fields of
+    `recipe` (`auto`, or as in `read_recipe`) are overridden by the file's `training`, and these by `training`.
+    `assignments` (`training.steps=200`, `model.context_length=256`) come last. `UserError` names the wrong field.
     """
     plain = {} if config is None else read_yaml(config)
     if not isinstance(plain, dict):
@@ -280,7 +280,8 @@ def read_run(
         if fields is not None:
             plain["training"] = merge_fields(plain.get("training") or {}, dict(fields))
     if model is not None:
-        plain["model"] = model.model_dump() if isinstance(model, ModelSpec) else str(model)
+        described = model.model_dump() if isinstance(model, ModelSpec) else model
+        plain["model"] = dict(described) if isinstance(described, Mapping) else str(described)
     if data is not None:
         plain["data"] = str(data)
     if start_from is not None:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -128,3 +128,19 @@ def test_other_results_are_refused(data: Path, tmp_path: Path, plain: dict[str, 
         return
     with pytest.raises(UserError, match=r"sweep\.json: expected the results of a sweep; choose another `out`$"):
         sweep("lr=0.001,0.01", described(data), tmp_path, runner(Counting()))
+
+
+def test_the_vocabulary_of_the_data_is_told_once(data: Path, tmp_path: Path):
+    told = list[str]()
+
+    class Noting(Reporter):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    run = RunSpec.parse({"model": {**MODEL, "vocab_size": 300}, "data": str(data), "training": TRAINING}, "test")
+    found = sweep(
+        "lr=0.001,0.002", run, tmp_path / "out", Runner(told.append, watching=lambda _: nullcontext(Noting()))
+    )
+    assert len(found.runs) == 2 and all(swept.bits_per_byte for swept in found.runs)
+    (line,) = (text for text in told if "vocabulary" in text)
+    assert "257 tokens of" in line and "instead of the 300" in line

@@ -2,6 +2,7 @@ import pytest
 import yaml
 
 from linnet.core.errors import UserError
+from linnet.model.spec import ModelSpec
 from linnet.training.spec import RunSpec, read_run
 
 MODEL, DATA = "ted-tinystories", "stories"
@@ -131,3 +132,11 @@ def test_a_file_that_is_not_a_mapping_is_refused(tmp_path):
 
 def test_recipe_null_is_no_recipe():
     assert _read("training.recipe=null") == _read()
+
+
+def test_a_description_of_the_model_may_be_plain_data():
+    plain = {"vocab_size": 8, "d_model": 4, "context_length": 8, "blocks": [{"mixer": {"kind": "ted"}}]}
+    run = read_run(model=plain, data=DATA, assignments=["model.d_model=8"])
+    assert run.model == ModelSpec.parse({**plain, "d_model": 8}, "test") and plain["d_model"] == 4
+    with pytest.raises(UserError, match=r"^run: model: d_mode: unknown key \(value 4\); did you mean d_model\?$"):
+        read_run(model={**plain, "d_mode": 4}, data=DATA)

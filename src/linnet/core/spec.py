@@ -2,9 +2,10 @@
 
 import copy
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -43,8 +44,11 @@ Seed = Annotated[int, Field(ge=0, lt=MAX_INTEGER + 1)]
 class Spec(BaseModel):
     """A frozen configuration, the base of everything that a user describes (model, mixer, training).
 
-    A validator over several fields raises `ValueError("field: value: what is accepted")`.
+    A validator over several fields raises `ValueError("field: value: what is accepted")`. other_names: what other
+    programs, or people, call some of the fields, so that an error can say what is meant.
     """
+
+    other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -57,7 +61,7 @@ class Spec(BaseModel):
                 kinds = {name: field.annotation for name, field in cls.model_fields.items()}
                 sections = {n: kind for n, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Spec)}
                 within = [f"{name}.{key}" for name, spec in sections.items() if key in spec.model_fields]
-                raise ValueError(unknown_key(key, data[key], cls._keys(), within))
+                raise ValueError(unknown_key(key, data[key], cls._keys(), within, cls.other_names))
         return data
 
     @classmethod
@@ -102,13 +106,22 @@ class Spec(BaseModel):
             raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{message}") from error
 
 
-def unknown_key(key: Any, value: Any, fields: Collection[str], within: Collection[str] = ()) -> str:
-    """The message for a key that is not among `fields`: a similar key, or the accepted ones.
+def unknown_key(
+    key: Any,
+    value: Any,
+    fields: Collection[str],
+    within: Collection[str] = (),
+    other_names: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The message for a key that is not among `fields`: what it means, a similar key, or the accepted ones.
 
-    within: the paths of fields with exactly that name.
+    within: the paths of fields with exactly that name. other_names: fields by what else they are called.
     """
-    instead = did_you_mean(str(key), fields, f"accepted: {', '.join(fields)}")
-    if within:
+    accepted = f"accepted: {', '.join(fields)}"
+    instead = did_you_mean(str(key), fields, accepted)
+    if (meant := other_names.get(str(key).lower())) is not None:
+        instead = f"did you mean {meant}? {accepted}"
+    elif within:
         instead = f"did you mean {' or '.join(within)}?"
     return f"{key}: unknown key (value {_short(value)}); {instead}"
 

@@ -1,9 +1,9 @@
 """The description of a mixture (mixture.yaml): how much of each named source a run reads, and when."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
@@ -35,6 +35,14 @@ class SourceSpec(Spec):
     other weights. epochs: instead, how often it is read in the time in which another source with `epochs: 1` is read
     once. max_epochs: it is read at most so often, the rest of its share goes to the others; null: as the mixture says.
     """
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("file", "files", "path", "paths", "input", "folder", "data", "dataset", "glob"), "inputs"),
+        **dict.fromkeys(("column", "key", "text_field", "text_column"), "field"),
+        **dict.fromkeys(("delimiter", "document_separator"), "separator"),
+        **dict.fromkeys(("share", "ratio", "proportion", "probability", "fraction"), "weight"),
+        **dict.fromkeys(("repeat", "repeats", "passes"), "epochs"),
+    }
 
     inputs: tuple[str, ...] = ()
     field: str | None = None
@@ -69,6 +77,11 @@ class MixtureSpec(Spec):
     (`PUBLISHED`), for sources of its names. max_epochs: of every source that gives none of its own; null: no bound.
     curriculum: other weights later in the run; before the first stage the sources' own weights apply.
     """
+
+    other_names: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("source", "files", "inputs", "data", "datasets", "corpora"), "sources"),
+        **dict.fromkeys(("stages", "schedule"), "curriculum"),
+    }
 
     preset: Literal["palm", "llama", "gpt3"] | None = None
     by: Literal["bytes", "tokens"] = "bytes"

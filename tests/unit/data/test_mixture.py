@@ -17,6 +17,12 @@ TWO = {"books": {"weight": 1}, "code": {"weight": 3}}
         ({"sources": {"a": {"weight": -1}}}, "sources.a.weight: -1"),
         ({"sources": {"a": {"max_epochs": 0}}}, "sources.a.max_epochs: 0"),
         ({"sources": {"a": {"wieght": 1}}}, "sources.a.wieght: unknown key.*weight"),
+        (
+            {"sources": {"a": {"files": "x"}}},
+            r"sources.a.files: unknown .*; did you mean inputs\? accepted: inputs, field,",
+        ),
+        ({"sources": {"a": {"share": 1}}}, r"sources.a.share: unknown .*; did you mean weight\? accepted: "),
+        ({"datasets": {"a": {}}}, r"datasets: unknown .*; did you mean sources\? accepted: preset, by, sources"),
         ({"sources": TWO, "by": "lines"}, "by: 'lines': .*bytes.*tokens"),
         ({"sources": TWO, "preset": "palm"}, "sources.books.weight: cannot be combined with preset: palm"),
         ({"sources": {"poems": {}}, "preset": "palm"}, "sources.poems: not in preset: palm, which has webpages, books"),

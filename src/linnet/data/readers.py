@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 from linnet.core.errors import UserError
 
 BLOCK_BYTES = 1 << 20
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ROWS_PER_READ = 1024
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 """What a byte that is not UTF-8 becomes (PEP 383); UTF-8 itself never gives these code points."""
@@ -74,8 +75,9 @@ def valid(item: Item) -> str:
 class ReadingCounts:
     """What one reading of an input met besides its documents.
 
-    located: documents with an address. has_json_lines: the first document of a text is lines of JSON. position: bytes
-    read so far, for formats that are not read from front to back.
+    located: documents with an address. lines: line ends of a text, or within the texts of rows; crlf_lines: those that
+    are CRLF. has_json_lines: the first document of a text is lines of JSON. position: bytes read so far, for formats
+    that are not read from front to back.
     """
 
     documents: int = 0
@@ -161,7 +163,7 @@ def _decode(handle: BinaryIO, name: str, counts: ReadingCounts, bad: list[Invali
     line, held = 1, ""
     block = handle.read(BLOCK_BYTES)
     counts.has_byte_order_mark = block.startswith(codecs.BOM_UTF8)
-    is_utf16 = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    is_utf16 = block.startswith(_UTF16)
     while True:
         text = decoder.decode(block, final=not block)
         if not bad and (found := _ESCAPED_BYTE.search(text)):
@@ -204,22 +206,26 @@ def split_text(blocks: Iterator[str], separator: str) -> Iterator[str]:
     yield document if first else document.lstrip("\r\n")
 
 
-def lines_of(handle: BinaryIO, name: str) -> Iterator[tuple[str, Item]]:
+def lines_of(handle: BinaryIO, name: str, counts: ReadingCounts | None = None) -> Iterator[tuple[str, Item]]:
     """The lines that are not empty, as text or why they are not, each behind what to call its place in messages."""
     for number, line in enumerate(handle, start=1):
         place = f"{name}, line {number}"
+        if counts is not None and number == 1:
+            counts.has_byte_order_mark = line.startswith(codecs.BOM_UTF8)
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            yield place, Invalid(place, _not_utf8(line[error.start]))
+            yield place, Invalid(place, _not_utf8(line[error.start], number == 1 and line.startswith(_UTF16)))
             continue
         if text.strip():
             yield place, text
 
 
-def read_json_lines(handle: BinaryIO, name: str, field: str, url_field: str | None = None) -> Iterator[Item | Located]:
+def read_json_lines(
+    handle: BinaryIO, name: str, field: str, counts: ReadingCounts, url_field: str | None = None
+) -> Iterator[Item | Located]:
     """Read the text in a field of the object in each line, and in another one its address, if there is one."""
-    for place, line in lines_of(handle, name):
+    for place, line in lines_of(handle, name, counts):
         row = line if isinstance(line, Invalid) else _json_row(line, field, place)
         yield row if isinstance(row, Invalid) else _located(_json_text(row, field, place), row, url_field)
 
@@ -284,15 +290,20 @@ def column_of(names: Sequence[str], field: str) -> str | None:
 
 
 def read_csv(
-    handle: BinaryIO, name: str, field: str, delimiter: str, url_field: str | None = None
+    handle: BinaryIO, name: str, field: str, delimiter: str, counts: ReadingCounts, url_field: str | None = None
 ) -> Iterator[Item | Located]:
     """Read the column `field` of a table whose first line names the columns, and that of addresses if it has one."""
+    head = handle.read(len(codecs.BOM_UTF8))
+    counts.has_byte_order_mark = head == codecs.BOM_UTF8
+    handle.seek(0)
     csv.field_size_limit(sys.maxsize if sys.maxsize < 2**32 else 2**31 - 1)
     lines = io.TextIOWrapper(handle, "utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     line = 1
     try:
         header = next(rows, [])
+        if bad := _ESCAPED_BYTE.search("".join(header)):
+            raise UserError(f"{name}, line 1: {_not_utf8(ord(bad[0]) - 0xDC00, head.startswith(_UTF16))}")
         if field not in header:
             raise UserError(f"{name}: no column {field!r}; the file has {_names(header)}")
         column = header.index(field)

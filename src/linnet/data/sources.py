@@ -179,6 +179,9 @@ class Source:
                     continue
                 counts.documents += 1
                 counts.located += url is not None
+                if self.kind in ROW_FORMATS:
+                    counts.lines += text.count("\n")
+                    counts.crlf_lines += text.count("\r\n")
                 if counts.documents == 1 and self.kind == "text":
                     second = text.find("\n") + 1
                     counts.has_json_lines = second > 0 and text[:2] == text[second : second + 2] == '{"'
@@ -211,10 +214,10 @@ class Source:
             if self.kind == "text":
                 yield from read_text_documents(content, self.name, self._separator, counts)
             elif self.kind == "jsonl":
-                yield from read_json_lines(content, self.name, self._field, self._url_field)
+                yield from read_json_lines(content, self.name, self._field, counts, self._url_field)
             elif self.kind == "csv":
                 delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
-                yield from read_csv(content, self.name, self._field, delimiter, self._url_field)
+                yield from read_csv(content, self.name, self._field, delimiter, counts, self._url_field)
             elif self.kind == "html":
                 yield from read_html(content, self.name)
             elif self.kind == "warc":
@@ -357,10 +360,15 @@ def describe_reading(sources: Iterable[Source]) -> list[str]:
         lines.append(f"{counted(count, 'empty document')} left out, the first in {empty[0].name}")
     if marked := [source.name for source in read if source.counts.has_byte_order_mark]:
         lines.append(f"{_first_of(marked)}: begins with a byte order mark, which is dropped")
-    if windows := [source for source in read if source.counts.crlf_lines]:
-        ends, of = (sum(getattr(source.counts, name) for source in windows) for name in ("crlf_lines", "lines"))
-        names = _first_of([source.name for source in windows])
-        lines.append(f"{names}: {ends:,} of {of:,} lines end in CRLF, which stays as it is")
+    windows = [source for source in read if source.counts.crlf_lines]
+    for of_kind, what in (
+        ([source for source in windows if source.kind not in ROW_FORMATS], "lines"),
+        ([source for source in windows if source.kind in ROW_FORMATS], "lines within texts"),
+    ):
+        if of_kind:
+            ends, of = (sum(getattr(source.counts, name) for source in of_kind) for name in ("crlf_lines", "lines"))
+            names = _first_of([source.name for source in of_kind])
+            lines.append(f"{names}: {ends:,} of {of:,} {what} end in CRLF, which stays as it is")
     if rows := [source.name for source in read if source.counts.has_json_lines]:
         lines.append(f"{_first_of(rows)}: lines of JSON, read as text; rows are read from a file named .jsonl")
     if undivided := [source for source in read if source.is_undivided]:

@@ -425,8 +425,28 @@ def test_line_endings_and_byte_order_marks_are_counted(
         ]
 
 
-def test_a_file_in_utf_16_is_named(tmp_path: Path) -> None:
-    found = message(write(tmp_path / "a.txt", "text é".encode("utf-16")))
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv"])
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_marks_and_line_endings_of_rows_are_told(tmp_path: Path, suffix: str, compression: str) -> None:
+    texts = ["one\r\ntwo\n", "three\r\n"]
+    if suffix == ".jsonl":
+        content = "\r\n".join(json.dumps({"text": text}) for text in texts)
+    else:
+        content = "\r\n".join(['"text"', *(f'"{text}"' for text in texts)])
+    path = write(tmp_path / f"a{suffix}", b"\xef\xbb\xbf" + content.encode())
+    if compression:
+        path = write(tmp_path / f"a{suffix}.gz", gzip.compress(path.read_bytes()))
+    with Source(path) as source:
+        assert list(source.documents()) == texts  # neither the mark nor the ends of lines are part of the first field
+        assert describe_reading([source]) == [
+            f"{path}: begins with a byte order mark, which is dropped",
+            f"{path}: 2 of 3 lines within texts end in CRLF, which stays as it is",
+        ]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])
+def test_a_file_in_utf_16_is_named(tmp_path: Path, suffix: str) -> None:
+    found = message(write(tmp_path / f"a{suffix}", "text é".encode("utf-16")))
     assert found == ", line 1: not UTF-8 text (byte 0xFF); UTF-16, as its first bytes say; save the file as UTF-8"
 
 

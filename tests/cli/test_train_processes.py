@@ -12,10 +12,11 @@ import pytest
 import torch
 import yaml
 
-from chat_models import HEAD, write_chat_model
+from chat_models import HEAD, continued, write_chat_model
 from linnet.cli.main import main
 from linnet.core.arrays import read_tensors
 from linnet.data.prepare import prepare_texts
+from linnet.data.prompts import ChatPrompt
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder
 from linnet.training.checkpoint import checkpoint_steps
@@ -245,36 +246,75 @@ def test_other_verbs_run_in_one_process(
         assert ("generate: runs in one process, not in 2" in capsys.readouterr().err) == (rank == 0)
 
 
+CALLING = """
+import sys
+from chat_models import continued
+from linnet.cli.main import main
+from linnet.data.prompts import ChatPrompt
+ChatPrompt.continued = continued
+sys.exit(main(sys.argv[1:]))
+"""
+"""`linnet` for a model of a few letters that calls a tool."""
+
+GROUPS = ["--set", "training.grpo.group=4", "--set", "training.grpo.max_tokens=18"]
+PARTS = ["--set", "training.lora.rank=2", "--set", "training.lora.alpha=64"]
+TAUGHT = {
+    "preferences": ["--preferences", "preferences.jsonl"],
+    "prompts": ["--prompts", "prompts.jsonl", *GROUPS],
+    "replay and low-rank parts": ["--chat", "chat.jsonl", "--set", "training.replay.data=text", *PARTS],
+    "tools and low-rank parts": ["--prompts", "tools.jsonl", *GROUPS, "--set", "training.grpo.kl=0.1", *PARTS],
+}
+
+
 @pytest.fixture
 def answering(tmp_path: Path) -> Path:
-    """A folder with a model that answers with a few letters, preferences and prompts."""
+    """A folder with a model that answers with a few letters, and what it learns from."""
     block = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
     description = {"vocab_size": 257, "d_model": 16, "context_length": 64, "blocks": [block], "head": HEAD}
-    write_chat_model(tmp_path / "model", ModelSpec.parse(description, "test"))
+    write_chat_model(tmp_path / "model", ModelSpec.parse(description, "test"), others=-30.0)
     pairs = [{"prompt": f"q{n}", "chosen": "yes"[: 1 + n % 3], "rejected": "no"[: 1 + n % 2]} for n in range(40)]
     checker = {"kind": "begins_with", "text": "b"}
     prompts = [{"prompt": f"q{n}", "checker": checker} for n in range(120)]
-    for name, rows in (("preferences", pairs), ("prompts", prompts)):
+    tools = [{**prompt, "checker": {"kind": "begins_with", "text": "a"}, "tool_rounds": 2} for prompt in prompts]
+    chat = [{"instruction": f"q{n}", "output": "no no"[: 1 + n % 5]} for n in range(40)]
+    for name, rows in (("preferences", pairs), ("prompts", prompts), ("tools", tools), ("chat", chat)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = [f"The {n % 7}th day was a good day." for n in range(90)]
+    prepare_texts(texts, texts[:9], tmp_path / "text", tokenizer="bytes")
     return tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["preferences", "prompts"])
-def test_two_processes_learn_from_answers_as_one_does(kind: str, answering: Path):
-    words = ["-m", "linnet", "train", "--from", "model", f"--{kind}", f"{kind}.jsonl", "--steps", "4", "--out"]
-    words[-1:-1] = ["--batch-size", "4", "--precision", "float32", "--threads", "1", "--set", "training.log.every=1"]
-    if kind == "prompts":
-        words[-1:-1] = ["--set", "training.grpo.group=4", "--set", "training.grpo.max_tokens=6"]
+@pytest.mark.parametrize("kind", TAUGHT)
+def test_two_processes_learn_from_answers_as_one_does(kind: str, answering: Path, monkeypatch: pytest.MonkeyPatch):
+    calls = list[ChatPrompt]()
+
+    def counted(prompt: ChatPrompt, answer: str) -> ChatPrompt | None:
+        further = continued(prompt, answer)
+        calls.extend([further] if further else [])
+        return further
+
+    monkeypatch.setattr(ChatPrompt, "continued", counted)
+    words = ["train", "--from", "model", *TAUGHT[kind], "--steps", "4", "--batch-size", "4", "--precision", "float32"]
+    words += ["--threads", "1", "--set", "training.log.every=1", "--out"]
     with contextlib.chdir(answering):
-        assert main([*words[2:], "one"]) == 0
-    ended = finish(start([*words, "two"], 2, cwd=answering))
+        assert main([*words, "one"]) == 0
+    assert bool(calls) == ("tools" in kind)
+    ended = finish(start(["-c", CALLING, *words, "two"], 2, cwd=answering))
     assert [code for code, _, _ in ended] == [0, 0], ended
     check_same(answering / "two", answering / "one")
     for mine, other in zip(lines_of(answering / "two"), lines_of(answering / "one"), strict=True):
-        assert mine["terms"] == pytest.approx(other["terms"], rel=1e-4, abs=1e-6)
-    summaries = [json.loads((answering / run / "model" / "run.json").read_text()) for run in ("two", "one")]
-    if kind == "prompts":
-        assert summaries[0]["rollouts"]["before"] == summaries[1]["rollouts"]["before"] is not None
+        assert mine.get("terms", {}) == pytest.approx(other.get("terms", {}), rel=1e-4, abs=1e-6)
+    two, one = (json.loads((answering / run / "model" / "run.json").read_text()) for run in ("two", "one"))
+    if "grpo" in str(TAUGHT[kind]):
+        assert two["rollouts"]["before"] == one["rollouts"]["before"] is not None
+    elif kind == "preferences":
+        assert two["preferences"] == pytest.approx(one["preferences"], rel=1e-4)
     else:
-        assert summaries[0]["preferences"] == pytest.approx(summaries[1]["preferences"], rel=1e-4)
+        for when in ("before", "after"):
+            assert two["replay"][when] == pytest.approx(one["replay"][when], rel=1e-4)
+    if "parts" in kind:
+        tuned = load_decoder(answering / "two" / "model").state_dict()
+        start_from = load_decoder(answering / "model").state_dict()
+        changed = {name for name, tensor in tuned.items() if not torch.equal(tensor, start_from[name])}
+        assert changed and not any("embedding" in name or "head" in name for name in changed)

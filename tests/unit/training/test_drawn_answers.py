@@ -9,12 +9,11 @@ import torch
 from runs_alike import same
 
 import linnet
-from chat_models import HEAD, write_chat_model
+from chat_models import HEAD, continued, write_chat_model
 from linnet.data.conversations import ChatTurn
 from linnet.data.loader import Batch
 from linnet.data.prompts import ChatPrompt
 from linnet.data.token_data import TokenData
-from linnet.data.tools import CALCULATOR_ALONE
 from linnet.model.decoder import Decoder
 from linnet.training.callbacks import Callback
 from linnet.training.drawn_answers import PendingAnswer, draw
@@ -31,13 +30,6 @@ TRAINING = {
 @pytest.fixture(autouse=True)
 def _quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what takes time and changes no run; answers that begin with `b` count as calls of a tool."""
-
-    def continued(self: ChatPrompt, answer: str, tools=CALCULATOR_ALONE) -> ChatPrompt | None:
-        if not self.tool_rounds or not answer.startswith("b"):
-            return None
-        turns = (*self.messages, ChatTurn("assistant", answer), ChatTurn("tool", "36"))
-        return replace(self, messages=turns, tool_rounds=self.tool_rounds - 1)
-
     monkeypatch.setattr(ChatPrompt, "continued", continued)
 
 

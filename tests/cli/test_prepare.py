@@ -395,11 +395,33 @@ def test_prompts_are_prepared_once_and_named_as_data(tmp_path: Path, prepare: Pr
     )
     assert given.training.grpo == GrpoSpec(group=3)
     for options, expected in (
-        (("--long-conversations", "drop"), "--long-conversations drop: expected --chat or --preferences beside it"),
+        (("--long-conversations", "cut"), "--long-conversations cut: expected one of refuse, drop for prompts"),
+        (("--max-tokens", "8"), "--max-tokens 8: expected --long-conversations beside it"),
+        (("--long-conversations", "drop"), "--max-tokens 64: expected less than the context of 64 tokens"),
         (("--chat", "one.jsonl"), "--prompts one.jsonl, two.jsonl: cannot be combined with --chat"),
     ):
         code, _, err = prepare(*words, *options, "--out", "other")
         assert code == 2 and expected in err and err.count("\n") == 1, err
+
+
+@pytest.mark.usefixtures("chat_model")
+def test_prompts_without_room_for_an_answer_are_refused_or_left_out(
+    tmp_path: Path, prepare: Prepare, told: Callable[[], list[str]]
+) -> None:
+    rows = [{"prompt": "Who?" * (1 + 12 * (n == 3)) + str(n), "answer": "7"} for n in range(40)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("--prompts", "prompts.jsonl", "--model", "model", "--out", "data")
+    code, _, err = prepare(*words, "--long-conversations", "refuse", "--max-tokens", "8")
+    assert code == 2 and "1 of 40 prompts are longer than the 56 tokens that the context of 64 tokens leaves" in err
+    code, out, _ = prepare(*words, "--long-conversations", "drop", "--max-tokens", "8", "--json")
+    assert code == 0 and told()[0].endswith("leaves beside an answer of 8: 1 left out")
+    manifest = json.loads(out)
+    assert sum(split["documents"] for split in manifest["splits"].values()) == 39
+    assert manifest["settings"]["context_length"] == 56
+    code, out, _ = prepare(*words[:-1], "all", "--json")
+    assert code == 0 and sum(split["documents"] for split in json.loads(out)["splits"].values()) == 40
+    code, _, err = prepare("--chat", "prompts.jsonl", "--model", "model", "--out", "other", "--max-tokens", "8")
+    assert code == 2 and "--max-tokens 8: expected --prompts beside it" in err
 
 
 @pytest.mark.parametrize("kind", ["chat", "preferences", "prompts"])

@@ -56,9 +56,9 @@ LongConversationsChoice = Annotated[
     Literal["refuse", "drop", "cut"] | None,
     typer.Option(
         "--long-conversations",
-        help="With --chat, --preferences, or --prompts of linnet train: what is longer than the context is an error, "
-        "left out, or (--chat) ended behind the last answer that fits. Default of linnet train: refuse; linnet prepare "
-        "leaves it to linnet train.",
+        help="With --chat, --preferences or --prompts: what is longer than the context is an error, left out, or "
+        "(--chat) ended behind the last answer that fits. Default of linnet train: refuse; linnet prepare leaves it to "
+        "linnet train.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]

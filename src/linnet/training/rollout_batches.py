@@ -84,7 +84,8 @@ class Prompts:
         for line, tokens in zip(self.lines, self.tokens, strict=True):
             if len(tokens) > longest:
                 accepted = f"at most {longest:,}, the context less training.grpo.max_tokens"
-                raise UserError(f"{line.place}: a prompt of {len(tokens):,} tokens; expected {accepted}")
+                remedy = "linnet prepare --long-conversations drop --max-tokens N leaves such prompts out"
+                raise UserError(f"{line.place}: a prompt of {len(tokens):,} tokens; expected {accepted}; {remedy}")
 
     def told(self, line: ChatPrompt, further: ChatPrompt, stop: int) -> list[int] | None:
         """The tokens between the stop token of an answer that calls tools and the next answer: results, as printed.

@@ -11,6 +11,8 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from _pytest import logging as pytest_logging
+from _pytest import runner
 from torch.utils import collect_env
 
 import on_device
@@ -46,6 +48,24 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
 
 
+class _LogsOfRoot(pytest_logging.catching_logs[Any]):
+    """Without the loggers that do not propagate, but ours: PyTorch has eighty, and to attach to each, six times for
+    each test, takes longer than many a test.
+    """
+
+    def __enter__(self) -> Any:
+        if self.level is not None:
+            return super().__enter__()
+        self.attached_loggers += [logging.root] if LOG.propagate else [logging.root, LOG]
+        for logger in self.attached_loggers:
+            logger.addHandler(self.handler)
+        return self.handler
+
+
+if hasattr(pytest_logging.catching_logs, "attached_loggers"):  # in newer versions alone
+    pytest_logging.catching_logs = _LogsOfRoot  # type: ignore[misc]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
     """A million objects are made here that last to the end: the collector would look through them again and again."""
@@ -62,6 +82,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("cpu_only")
         if marker is not None and on_device.DEVICE.type != "cpu":
             item.add_marker(pytest.mark.skip(reason=f"of processors alone: {marker.args[0]}"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker of pytest-xdist tells of a test that passed once, not five times, which takes longer than many a test.
+    What took as long as `--durations` shows is told, too.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runner.runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration >= 0.005:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -246,18 +247,27 @@ def _contiguous(fields: Sequence[tuple[State, str]]) -> list[Tensor]:
 def _advancing(state: DecoderState, run: Run) -> Step:
     """The step as a function of the tokens, which advances the state."""
     fields = [(part, name) for _, part in state.named() for name in part.tensors()]
+    parts, names = [part for part, _ in fields], [name for _, name in fields]
     free = [(part, name) for part, name in fields if name in part.any_length]
-    reserved, tokens_left = list[torch.Size](), 0
+    reserved, tokens_left, tensors, ids = list[torch.Size](), 0, list[Tensor](), list[int]()
+    positions_B = torch.empty(len(state.positions), dtype=torch.int64)
+    numbers_B, known = positions_B.numpy(), tuple[int, ...]()
 
     def step(token_B1: Tensor) -> Tensor:
-        nonlocal reserved, tokens_left
+        nonlocal reserved, tokens_left, tensors, ids, numbers_B, known
         if state.position >= state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
         if free and (tokens_left == 0 or reserved != [getattr(part, name).shape for part, name in free]):
             reserve(state, RESERVED_TOKENS)
             reserved, tokens_left = [getattr(part, name).shape for part, name in free], RESERVED_TOKENS
-        logits_BV = run(token_B1, torch.tensor(state.positions), _contiguous(fields))
-        state.positions = tuple(position + 1 for position in state.positions)
+        if not ids or list(map(id, map(getattr, parts, names))) != ids:  # those of `tensors`, which are kept alive
+            tensors = _contiguous(fields)
+            ids = list(map(id, tensors))
+        if state.positions is not known:
+            numbers_B[:] = state.positions
+        logits_BV = run(token_B1, positions_B, tensors)
+        numbers_B += 1
+        state.positions = known = tuple([position + 1 for position in state.positions])
         tokens_left -= 1
         return logits_BV
 
@@ -371,6 +381,7 @@ class CompiledSteps:
     state: DecoderState
     ordinary: Step
     _compiled: Step | None = field(default=None, init=False)
+    _faster: Step | None = field(default=None, init=False)
     _tokens: int = field(default=0, init=False)
 
     @cached_property
@@ -383,6 +394,8 @@ class CompiledSteps:
 
     def logits(self, tokens_B1: Tensor) -> Tensor:
         """Logits `[B, V]` of one token of each row."""
+        if self._faster is not None and BUILDS.enabled:
+            return self._faster(tokens_B1)
         candidate = self._candidate if BUILDS.enabled else None
         if candidate is None:
             return self.ordinary(tokens_B1)
@@ -401,7 +414,26 @@ class CompiledSteps:
             (times.compiled_s if uses_compiled else times.ordinary_s).append(spent_s)
             if not candidate.is_settled:
                 self._look_for_package(candidate, spent_s)
+        else:
+            self._faster = step
         return logits_BV
+
+    def logits_behind(self, tokens: Sequence[int]) -> Tensor:
+        """The same for tokens as numbers."""
+        if self._compiled is None or self._faster is not self._compiled:  # others may keep the tensor
+            return self.logits(torch.tensor([[token] for token in tokens]))
+        self._numbers_B[:] = tokens
+        return self.logits(self._tokens_B1)
+
+    @cached_property
+    def _tokens_B1(self) -> Tensor:
+        """The tokens that the compiled step reads next."""
+        return torch.empty(len(self.state.positions), 1, dtype=torch.int64)
+
+    @cached_property
+    def _numbers_B(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        """The same memory."""
+        return self._tokens_B1.numpy()[:, 0]
 
     def _look_for_package(self, candidate: Candidate, spent_s: float) -> None:
         """Now and then, load the compiled step, or let it be compiled."""

@@ -89,14 +89,18 @@ class NativeStep:
 
     def logits(self, token_11: Tensor) -> Tensor:
         """`Decoder.logits` of one token, `[1, V]`, in float32."""
-        return self.logits_behind(int(token_11))
+        return self.logits_behind((int(token_11),)).clone()
 
-    def logits_behind(self, token: int) -> Tensor:
-        """The same for a token as a number: to make a tensor of it can take a tenth of the step of a small model."""
+    def logits_behind(self, tokens: Sequence[int]) -> Tensor:
+        """The same for the one token as a number; without a soft cap the next call overwrites the result.
+
+        To make a tensor of a token can take a tenth of the step of a small model.
+        """
+        (token,) = tokens
         position = self.state.position
         if position >= self.state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
-        logits_1V = self.decoder.capped(self._row(token, position).clone())
+        logits_1V = self.decoder.capped(self._row(token, position))
         self.state.positions = (position + 1,)
         return logits_1V
 

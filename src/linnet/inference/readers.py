@@ -5,7 +5,7 @@ The default of `Caches` is how to generate; the other settings show what each ca
 Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vocabulary, `D` model width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -72,6 +72,7 @@ class CachedReader:
     context: PrefillContext = EMPTY
     native: NativeStep | None = field(default=None, init=False)
     _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
+    _numbered_step: Callable[[Sequence[int]], Tensor] | None = field(default=None, init=False)
     _graphs: GraphSteps | None = field(default=None, init=False)
 
     @cached_property
@@ -83,11 +84,18 @@ class CachedReader:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
         has_begun = min(self.state.positions) > 0 and self.padding is None and self.context is EMPTY
         if tokens_BT.shape[1] > 1 or not has_begun or self.record is not None:
-            self._step = self.native = None  # they may hold tensors of the state
+            self._step = self._numbered_step = self.native = None  # they may hold tensors of the state
             return self._pass(tokens_BT)
         if self._step is None:
             self._step = self._one_token_step()
         return self._step(tokens_BT)
+
+    def logits_behind(self, tokens: Sequence[int]) -> Tensor:
+        """Logits `[B, V]` behind one more token of each row; the next call may overwrite them."""
+        if self._numbered_step is not None:
+            return self._numbered_step(tokens)
+        tokens_B1 = torch.tensor([[token] for token in tokens])
+        return self.logits(tokens_B1 if self.on_cpu else tokens_B1.to(self.decoder.device))
 
     def _one_token_step(self) -> Callable[[Tensor], Tensor]:
         """What reads one token of each row from here on: recorded, native or compiled steps, or ordinary passes."""
@@ -99,9 +107,12 @@ class CachedReader:
             return self._graphs.logits
         self.native = NativeStep.of(self.decoder, self.state)
         if self.native is not None:
+            self._numbered_step = self.native.logits_behind
             return self.native.logits
         if can_compile(self.decoder, self.state):
-            return CompiledSteps(self.decoder, self.state, ordinary).logits
+            steps = CompiledSteps(self.decoder, self.state, ordinary)
+            self._numbered_step = steps.logits_behind
+            return steps.logits
         return ordinary
 
     def release(self) -> None:

@@ -6,12 +6,13 @@ Legend: `B` batch (rows), `V` vocabulary.
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
@@ -61,8 +62,7 @@ class Request:
     speculation: Speculation | None = None
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One generated token.
 
     logprob: its log-probability. top: the likeliest token ids with theirs, the likeliest first. None if not requested.
@@ -82,7 +82,7 @@ class Stream(Iterator[Event]):
     the token that was chosen last, which may be a stop id. tokens: all of the stream that are known, those of `pending`
     included. remaining: how many may still be generated. cached_tokens: those of the prompt whose state was in a prefix
     store. stored: the use of that store. events: those that have not been pulled. rows, row: the state that holds the
-    stream, and its row there.
+    stream, and its row there. takes_likeliest: its next token is the likeliest one, whatever came before.
     """
 
     def __init__(self, request: Request, step: Callable[[], bool], cancel: Callable[["Stream"], None]) -> None:
@@ -99,6 +99,9 @@ class Stream(Iterator[Event]):
         self.rows: DecoderState | None = None
         self.row = 0
         self.settings = replace(sampling, seed=None, drawn=0)
+        is_adjusted = bool(sampling.logit_bias) or sampling.penalizes
+        plain = request.grammar is None and request.logprobs is None and not is_adjusted
+        self.takes_likeliest = sampling.greedy and plain
         self.step, self._cancel = step, cancel
         self._stop_ids, self.remaining = frozenset(request.stop_ids), request.max_tokens
         self._generator: torch.Generator | None = None
@@ -156,7 +159,7 @@ class Stream(Iterator[Event]):
             return 1.0
         return 1.0 - float(torch.rand(1, dtype=torch.float64, generator=self._generator))
 
-    def append(self, token: int, logprob: float | None, top: list[tuple[int, float]] | None) -> None:
+    def append(self, token: int, logprob: float | None = None, top: list[tuple[int, float]] | None = None) -> None:
         """Add the token that was chosen behind all others; the stream may end with it."""
         if self.finish_reason is not None:  # cancelled since the step began
             return
@@ -245,10 +248,7 @@ class StreamBatch:
         first = self.streams[0]
         if first.request.speculation is not None and len(self.streams) == 1 and self.reader.record is None:
             return first.request.speculation.logits(self.reader, first.tokens, len(first.tokens) + first.remaining)
-        if self.reader.native is not None:  # of one stream
-            return self.reader.native.logits_behind(first.pending[-1])
-        tokens_B1 = torch.tensor([stream.pending for stream in self.streams])
-        return self.reader.logits(tokens_B1 if self.reader.on_cpu else tokens_B1.to(self.reader.decoder.device))
+        return self.reader.logits_behind([stream.pending[-1] for stream in self.streams])
 
     def is_due(self, row: int) -> bool:
         """True if the state of a stream is to be added to the prefix store now."""
@@ -260,7 +260,7 @@ class StreamBatch:
     def store(self) -> None:
         """Add the states of streams that have ended, or reached a snapshot position, to the prefix store."""
         for row, stream in enumerate(self.streams):
-            if self.is_due(row):
+            if stream.stored is not None and self.is_due(row):
                 stream.settle()
                 assert stream.stored is not None
                 stream.stored.save(self.state, row)
@@ -275,9 +275,9 @@ class StreamBatch:
 
         On a CPU the last rows move to the free places; all rows are copied when half of them are free.
         """
-        running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
-        if len(running) == len(self.streams):
+        if all(stream.finish_reason is None for stream in self.streams):
             return
+        running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
         for stream in self.streams:
             if stream.finish_reason is not None and not stream.request.keep_state:
                 stream.rows = None
@@ -327,6 +327,19 @@ def choose_next(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -
 
     A stream whose logits are not finite, or whose grammar fails, ends with that error; the others go on.
     """
+    for stream in streams:
+        if not stream.takes_likeliest:
+            break
+    else:
+        own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
+        try:
+            tokens = choose_tokens(own_BV, streams[0].settings, None)
+        except UserError:  # of one of them
+            pass
+        else:
+            for stream, token in zip(streams, tokens, strict=True):
+                stream.append(token)
+            return
     if len(streams) == 1:
         _choose_alike(streams, logits_BV, vocab_size, _uniform_B(streams))
         return

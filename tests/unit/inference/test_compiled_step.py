@@ -21,6 +21,7 @@ from linnet.inference.compiled_step import (
     MAX_ERRORS,
     POLL_TOKENS,
     TIMED_TOKENS,
+    Candidate,
     CompiledSteps,
     Step,
     Times,
@@ -364,6 +365,31 @@ def test_the_faster_form_goes_on(package: Path, monkeypatch: pytest.MonkeyPatch,
     for _ in range(20):
         steps.logits(torch.zeros(1, 1))
     assert used == ["ordinary"] * TIMED_TOKENS + ["compiled"] * TIMED_TOKENS + [stays] * (20 - 2 * TIMED_TOKENS)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("mixer", "rows"), [(MAMBA2, 1), (MAMBA2, 2), (EXAMPLES[0], 2)])
+def test_a_step_of_tokens_as_numbers_notices_a_rewind(
+    mixer: MixerSpec, rows: int, package: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It keeps tensors from one token to the next, and takes others when the state has others."""
+    decoder = small_decoder(mixer).float()
+    candidate = Candidate({}, package, lambda state: uncompiled(decoder, state), is_settled=True)
+    monkeypatch.setattr(Times, "compiled_is_faster", True)
+    monkeypatch.setattr(compiled_step, "TIMED_TOKENS", 0)
+    monkeypatch.setattr(compiled_step, "candidate_of", lambda *_: candidate)
+    numbered, expected = (read_prompt(decoder, rows=rows) for _ in range(2))
+    steps, before = CompiledSteps(decoder, numbered, lambda _: torch.empty(0)), numbered.fork()
+    for index in range(9):
+        if index == 5:
+            expected = before.fork()
+            for part, held in zip(numbered.sublayers, before.sublayers, strict=True):
+                for name, tensor in held.tensors().items():
+                    setattr(part, name, tensor.clone().transpose(0, -1).contiguous().transpose(0, -1))
+            numbered.positions = before.positions
+        tokens = [index % 5, index % 3][:rows]
+        expected_BV = decoder.logits(decoder.hidden(torch.tensor([[token] for token in tokens]), expected))[:, 0]
+        torch.testing.assert_close(steps.logits_behind(tokens), expected_BV)
 
 
 def test_long_decoding_starts_a_build_once_and_short_decoding_none(package: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,9 @@ from small_models import EXAMPLES, small_decoder
 from linnet.core.errors import UserError
 from linnet.inference.decode import decode
 from linnet.inference.engine import Engine, Request, Stream
+from linnet.inference.native_step import NativeStep
 from linnet.inference.prefix_store import PrefixStore
+from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted.policies import BankCache
@@ -60,17 +62,17 @@ def tokens(stream: Stream) -> list[int]:
 def test_the_only_stream_has_its_native_steps_and_the_state_and_tokens_of_others(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ):
-    """Before, with and after a companion, which the only stream waits for no longer than before."""
-    decoder, whole = small_decoder(AttentionSpec(heads=2)).float(), []
-    step_all = Engine._step_all
-    monkeypatch.setattr(Engine, "_step_all", lambda engine: whole.append(1) or step_all(engine))
+    """Before, with and after a companion; without one, tokens are given to the step as numbers."""
+    decoder, tensors = small_decoder(AttentionSpec(heads=2)).float(), []
+    by_tensor = NativeStep.logits
+    monkeypatch.setattr(NativeStep, "logits", lambda step, token: tensors.append(1) or by_tensor(step, token))
     only = Engine(decoder).submit(replace(request_, logprobs=2))
     events = list(only)
-    assert len(whole) <= 2  # the prompt, and the token with which the native step begins
-    plain = Engine(decoder)
-    monkeypatch.setattr(plain, "_decode_alone", lambda: False)
-    expected = plain.submit(replace(request_, logprobs=2))
-    assert list(expected) == events and len(whole) >= len(events)
+    assert len(tensors) <= 1  # the token with which the native step begins
+    with monkeypatch.context() as patched:
+        patched.setattr(CachedReader, "logits_behind", lambda reader, tokens: reader.logits(torch.tensor([tokens])))
+        expected = Engine(decoder).submit(replace(request_, logprobs=2))
+        assert list(expected) == events and len(tensors) >= len(events) - 1
     assert only.finish_reason == expected.finish_reason == "length"
     both = zip(only.state.tensors().values(), expected.state.tensors().values(), strict=True)
     assert all(torch.equal(one, other) for one, other in both) and only.state.positions == expected.state.positions
@@ -293,10 +295,13 @@ def test_streams_with_other_cache_policies_run_in_batches_of_their_own(passes: l
     assert {type(part) for part in streams[0].state.layers} != {type(part) for part in streams[1].state.layers}
 
 
-def test_a_stream_with_damaged_logits_ends_with_the_error_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("other", REQUESTS[:2], ids=["greedy", "drawn"])
+def test_a_stream_with_damaged_logits_ends_with_the_error_and_the_others_go_on(
+    other: Request, monkeypatch: pytest.MonkeyPatch
+):
     decoder = small_decoder()
     engine = Engine(decoder)
-    good, bad = (engine.submit(request) for request in REQUESTS[:2])
+    good, bad = (engine.submit(request) for request in (REQUESTS[0], other))
     begun = [next(good).token, next(bad).token]
     logits = Decoder.logits
 

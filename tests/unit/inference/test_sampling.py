@@ -19,6 +19,7 @@ from linnet.inference.sampling import (
     TokenCounts,
     adjust,
     choose,
+    choose_tokens,
     counts_of,
     keep_min_p,
     keep_top_k,
@@ -300,6 +301,7 @@ def test_random_numbers_are_above_zero_and_may_be_one(monkeypatch: pytest.Monkey
 @given(LOGITS)
 def test_temperature_zero_takes_the_likeliest_token(logits_BV: Tensor):
     chosen_B = choose(logits_BV, Sampling(0, top_k=3, top_p=0.5), None)
+    assert choose_tokens(logits_BV, Sampling(0), None) == logits_BV.argmax(-1).tolist()
     same(logits_BV.gather(1, chosen_B[:, None])[:, 0], logits_BV.amax(-1))
 
 
@@ -308,8 +310,9 @@ def test_temperature_zero_takes_the_likeliest_token(logits_BV: Tensor):
 @pytest.mark.parametrize("rows", [1, 2])
 def test_logits_that_are_not_finite_are_reported(value: float, temperature: float, rows: int):
     logits_BV = torch.tensor([[0.0, 1.0], [0.0, value]])[-rows:]
-    with pytest.raises(UserError, match="not finite"):
-        choose(logits_BV, Sampling(temperature), torch.tensor([0.5, 0.5], dtype=torch.float64)[-rows:])
+    for choice in (choose, choose_tokens):
+        with pytest.raises(UserError, match="not finite"):
+            choice(logits_BV, Sampling(temperature), torch.tensor([0.5, 0.5], dtype=torch.float64)[-rows:])
 
 
 def test_the_lowest_temperature_still_gives_probabilities():

@@ -31,7 +31,7 @@ from linnet.data.conversations import (
 from linnet.data.tools import CALCULATOR_ALONE, Tools
 from linnet.present.progress import Advance
 
-CHECKER, REFERENCE, TYPE, TOOL_ROUNDS = "checker", "answer", "type", "tool_rounds"
+CHECKER, REFERENCE, TYPE, TOOL_ROUNDS, CHANCE = "checker", "answer", "type", "tool_rounds", "chance"
 MOST_ROUNDS = 100
 _EXAMPLE = '{"messages": [...], "checker": {"kind": "exact", "answer": "..."}} or {"prompt": "...", "answer": "..."}'
 
@@ -62,6 +62,21 @@ class ChatPrompt:
         told = (ChatTurn("tool", each["content"], {"name": each["name"]}) for each in results)
         turns = (*self.messages, ChatTurn(ASSISTANT, answer), *told)
         return replace(self, messages=turns, tool_rounds=self.tool_rounds - 1)
+
+    @property
+    def chance(self) -> float:
+        """The probability that a guess passes, which the row gives; 0 where it gives none."""
+        value = self.row.get(CHANCE, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise UserError(f"{self.place}: field {CHANCE!r}: {value!r}: expected a number from 0 to 1")
+        return float(value)
+
+    @property
+    def reference_passes(self) -> bool | None:
+        """Whether the reference answer passes the checker; None without one of the two."""
+        if self.reference is None or self.checker is None:
+            return None
+        return self.checker.passes(self.reference)
 
     def judged(self) -> Checker:
         """The checker; `UserError` if the row has none."""

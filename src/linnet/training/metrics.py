@@ -253,10 +253,11 @@ def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> "Plot":
         losses.append(Series(points, whole, "validation, whole sequence", "--", color=1))
     rate = Series(steps, [line["lr"] for line in lines], color=2)
     norm = Series(steps, [line["gradient_norm"] for line in lines], color=INK, faint=True)
+    norm_axis = Axis("gradient norm", "log" if any(norm.y) else "linear")  # without rewards there is no gradient
     panels = [
         Panel(x, Axis("loss, bits per byte", "log"), losses, title),
         Panel(x, Axis("learning rate", format=numbers.exact, low=0), [rate]),
-        Panel(x, Axis("gradient norm", "log"), [norm]),
+        Panel(x, norm_axis, [norm]),
     ]
     heights = [3, 1, 1]
     if curve := objective_curve(lines):

@@ -35,6 +35,10 @@ def prompts_text(figures: Mapping[str, Any]) -> str:
     """Figures of held-out prompts in one line."""
     shown = [f"{name} {value['value']:.1%}" for name, value in figures.items() if name.startswith("pass@")]
     counts = f"{figures['prompts']:,} prompts, {figures['answers']:,} answers each"
+    if shown and "chance" in figures:
+        shown.append("by chance " + " and ".join(f"{share:.1%}" for share in figures["chance"].values()))
+    if shown and "ceiling" in figures:
+        shown.append(f"reference answers {figures['ceiling']:.1%}")
     shown.append(f"mean reward {figures['reward']:.3g}")
     return f"{', '.join(shown)} ({counts})"
 

@@ -44,6 +44,11 @@ class Rewards:
         self._folder = None if spec.reward is None or self._function is not None else _reward_folder(spec.reward)
         self.needs_checker = spec.needs_checker
 
+    @property
+    def passes_by_checker(self) -> bool:
+        """Whether the checkers of prompts say which answers pass, and not a function of the user's."""
+        return self._function is None
+
     def check(self, lines: Sequence[ChatPrompt]) -> None:
         """`UserError` for a prompt without the checker that its answers need."""
         for line in lines:

@@ -120,3 +120,17 @@ def pass_rates(groups: Sequence[Sequence[Judgement]]) -> dict[str, Any]:
     reward = mean([float(np.mean([answer.reward for answer in each])) for each in groups])
     interval = reward.interval()
     return found | {"reward": reward.value, "reward_interval": None if interval is None else list(interval)}
+
+
+def known_bounds(lines: Sequence[ChatPrompt], group: int) -> dict[str, Any]:
+    """Between which pass rates a model can be: what guesses reach, and what reference answers do.
+
+    `chance`: of pass@1 and pass@G, if each prompt says how likely a guess passes; `ceiling`: the share of the
+    references that pass, if there are any.
+    """
+    chances_N, found = np.array([line.chance for line in lines]), dict[str, Any]()
+    if (chances_N > 0).all():
+        any_of = float((1 - (1 - chances_N) ** group).mean())
+        found["chance"] = {"pass@1": float(chances_N.mean()), f"pass@{group}": any_of}
+    passed = [each for each in (line.reference_passes for line in lines) if each is not None]
+    return found | ({"ceiling": sum(passed) / len(passed)} if passed else {})

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from linnet.training.metrics import curves
@@ -14,6 +16,11 @@ BEFORE = "held-out prompts before"
 def test_figures_of_pairs_and_of_prompts_are_one_line():
     assert pairs_text(PAIRS) == "75.0% of 1,200 with the chosen answer ahead, margin -0.500, loss 0.5000"
     assert prompts_text(PROMPTS) == "pass@1 25.0%, pass@8 50.0%, mean reward 0.375 (3 prompts, 8 answers each)"
+    bounded = prompts_text({**PROMPTS, "chance": {"pass@1": 0.125, "pass@8": 0.25}, "ceiling": 1.0})
+    assert bounded == (
+        "pass@1 25.0%, pass@8 50.0%, by chance 12.5% and 25.0%, reference answers 100.0%, mean reward 0.375"
+        " (3 prompts, 8 answers each)"
+    )
     unjudged = {name: value for name, value in PROMPTS.items() if not name.startswith("pass@")}
     assert prompts_text(unjudged) == "mean reward 0.375 (3 prompts, 8 answers each)"
 
@@ -53,6 +60,12 @@ def test_the_curves_of_a_run_on_prompts_show_its_rewards():
     assert [panel.y.title for panel in plot.panels][1] == "mean reward"
     assert plot.panels[1].series[1].name == "held-out prompts: 0.375 at the end"
     assert len(plot.heights or ()) == len(plot.panels) == 4
+
+
+def test_a_run_that_learned_nothing_has_curves_without_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder):
+    lines = [{**line, "gradient_norm": 0.0} for line in _lines("rollouts", PROMPTS, "reward")]
+    curves(lines, "mine", causal=True).write(tmp_path / "curves.png")
+    assert [str(each.message) for each in recwarn] == []
 
 
 def test_the_curves_of_a_run_on_pairs_show_how_often_the_chosen_answer_is_ahead():

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.core.errors import UserError
 from linnet.core.files import json_safe
 from linnet.data.prompts import ChatPrompt
 from linnet.evaluation.instructions.measure import (
@@ -80,15 +79,13 @@ class InstructionReport(Result):
     @property
     def chance_N(self) -> Values:
         """The probability that a guess is right; 0 where a prompt offers no answers."""
-        return np.array([_share(prompt.row.get("chance", 0)) for prompt in self.prompts], np.float64)
+        return np.array([prompt.chance for prompt in self.prompts], np.float64)
 
     @property
     def ceiling_N(self) -> Values:
         """1 where the reference answer passes, NaN where there is none."""
-        return np.array(
-            [math.nan if one.reference is None else one.judged().passes(one.reference) for one in self.prompts],
-            np.float64,
-        )
+        passes = (one.reference_passes for one in self.prompts)
+        return np.array([math.nan if passed is None else passed for passed in passes], np.float64)
 
     def tables(self) -> list[Table]:
         first, *others = self.scores
@@ -315,12 +312,6 @@ def _verdict(one: Estimate, p_value: float | None) -> str:
     if p_value is None or p_value >= 0.05:
         return "no difference shown"
     return "better" if one.value > 0 else "worse"
-
-
-def _share(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(f"prompts: field 'chance': {value!r}: expected a number from 0 to 1")
-    return float(value)
 
 
 def _interval(one: Estimate) -> list[float] | None:

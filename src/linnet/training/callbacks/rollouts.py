@@ -30,7 +30,7 @@ from linnet.training.lora import reference_decoder, trains_parts_alone, without_
 from linnet.training.objective_figures import prompts_text
 from linnet.training.objectives.grpo import ADVANTAGE, CUT, DRAWN, REFERENCE_NATS, REWARD, advantages
 from linnet.training.rewards import Judgement, Rewards
-from linnet.training.rollout_batches import Prompts, RolloutBatches, pass_rates
+from linnet.training.rollout_batches import Prompts, RolloutBatches, known_bounds, pass_rates
 from linnet.training.spec import RunSpec
 from linnet.training.step import StepResult
 
@@ -245,7 +245,7 @@ class Rollouts(HeldOutMeasure):
             raise UserError(f"training.grpo: {problem}; expected at most {AGREEMENT[self._dtype]:g}")
 
     def measured(self) -> dict[str, Any]:
-        """pass@1 and pass@G of held-out prompts with intervals, and their mean reward.
+        """pass@1 and pass@G of held-out prompts with intervals and `known_bounds`, and their mean reward.
 
         `Stopped` if a stop is requested meanwhile. Few prompts are answered at a time, whose states fit into memory.
         """
@@ -262,9 +262,13 @@ class Rollouts(HeldOutMeasure):
                 for place, number in enumerate(numbers):
                     judged[number] = [each.judgement for each in answers[place * group : (place + 1) * group]]
         gathered = processes.gather(judged)
-        return processes.broadcast_from_rank0(
-            lambda: pass_rates([found for _, found in sorted(pair for part in gathered for pair in part.items())])
-        )
+        bounds = known_bounds([self._held_out.lines[number] for number in chosen], group)
+
+        def of_all() -> dict[str, Any]:
+            rates = pass_rates([found for _, found in sorted(pair for part in gathered for pair in part.items())])
+            return rates | (bounds if self._rewards.passes_by_checker else {})
+
+        return processes.broadcast_from_rank0(of_all)
 
     def summary(self) -> dict[str, Any]:
         return {"rollouts": {"before": self.state.before, "after": self.latest}}

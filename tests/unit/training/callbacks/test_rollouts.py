@@ -67,6 +67,30 @@ def test_a_run_earns_more_and_says_how_many_answers_pass(chat_model: Path, promp
     assert terms[0]["clipped"] == 0 and 1 <= terms[0]["answer_tokens"] <= 7 and 0 <= terms[0]["cut"] <= 1
 
 
+def test_held_out_prompts_tell_what_guesses_and_reference_answers_reach(chat_model: Path, tmp_path: Path):
+    rows = [
+        {"prompt": f"q{n}", "checker": {"kind": "begins_with", "text": "b"}, "answer": "ba"[n % 2 :], "chance": 0.25}
+        for n in range(80)
+    ]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "reward.py").write_text("def any(row, answer):\n    return 1\n")
+    training = {**TRAINING, "steps": 1}
+    given = {"start_from": chat_model, "prompts": tmp_path / "prompts.jsonl"}
+    run = linnet.train(tmp_path / "run", **given, training={**training, "grpo": {**GRPO, "held_out": 80}})
+    before = run.summary["rollouts"]["before"]
+    assert before["chance"] == {"pass@1": 0.25, "pass@4": pytest.approx(1 - 0.75**4)}
+    passed = [row["answer"] == "ba" for row in rows_held_out(run.folder)]
+    assert before["ceiling"] == sum(passed) / len(passed) and 0 < before["ceiling"] < 1
+    grpo = {**GRPO, "reward": f"{tmp_path / 'reward.py'}:any"}
+    by_function = linnet.train(tmp_path / "function", **given, training={**training, "grpo": grpo})
+    assert not {"chance", "ceiling"} & by_function.summary["rollouts"]["before"].keys()
+
+
+def rows_held_out(run: Path) -> list[dict[str, object]]:
+    data = TokenData.open(run / "prompts")
+    return [dict(line.row) for line in rows_of(data, "validation")]
+
+
 def test_a_run_whose_answers_all_earn_the_same_tells_it_once(
     chat_model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -7,7 +7,6 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError, note
 from linnet.core.executors import TaskExecutor
 from linnet.core.files import write_json
@@ -16,8 +15,8 @@ from linnet.data.cleaning_report import CleaningReport, StepReport
 from linnet.data.cleaning_steps import CleaningSpec, CleaningStage, Step, make_filters
 from linnet.data.comparison import comparison_settings
 from linnet.data.passes import Pass, Passes, PassesJob
-from linnet.data.sources import REPORT, Source, describe_reading, open_sources, size_and_time
-from linnet.data.text_folder import SHARD_BYTES, UnfinishedFolder, check_compression, check_target
+from linnet.data.sources import REPORT, Source, open_sources, size_and_time
+from linnet.data.text_folder import SHARD_BYTES, checked_text_target, new_text_folder
 
 _HOLDS = "cleaned text"
 
@@ -47,30 +46,25 @@ def clean(
     steps = [step for step in spec.steps if step.enabled]
     if not steps:
         raise UserError("every step has `enabled: false`; expected one that does something", field="steps")
-    check_compression(compress)
-    check_target(Path(out), overwrite, _HOLDS)
-    target = Path(out).resolve()
+    target = checked_text_target(out, overwrite, _HOLDS, compress)
     for stage in spec.stages():  # a missing package or file is said before anything is read
         make_filters(stage.filters)
-    unfinished = UnfinishedFolder(target)
-    with atomic_directory(target, unfinished.remove) as folder, ExitStack() as stack:
-        check_target(target, overwrite, _HOLDS)  # another process may have been faster
-        url_step = spec.url_step
+    url_step = spec.url_step
+    with ExitStack() as stack:
         sources = open_sources(stack, inputs, field, separator, skip_invalid, url_step.field if url_step else "url")
         passes = [_pass(stage, _evaluation_files(stack, stage, skip_invalid)) for stage in spec.stages()]
         opened = [*sources, *(source for one in passes for source in one.tests)]
         read = [source.identity() for source in opened]
         read += [[name, *size_and_time(Path(name))] for step in steps for name in _files_of(step)]
         identity = [spec.model_dump(mode="json"), read, field, separator, skip_invalid, shard_bytes, compress]
-        stack.enter_context(unfinished.of(identity))
+        folder, unfinished = stack.enter_context(new_text_folder(target, overwrite, _HOLDS, identity))
         job = PassesJob(CleaningReport([StepReport(step.kind) for step in steps]))
         run = Passes(unfinished, passes, job, sources, workers, shard_bytes, executor, portion_bytes, compress)
         try:
             report = run.run()
-        finally:  # this may be why no document stays
-            missing = None if url_step is None else _without_address(sources)
-            for line in (*describe_reading(opened), *filter(None, [missing])):
-                note(line)
+        finally:
+            if url_step is not None and (missing := _without_address(sources)):
+                note(missing)
         report.files = run.place_in(folder)
         write_json(folder / REPORT, {"spec": spec.model_dump(), **asdict(report)})
     return report

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from linnet.core.atomic import atomic_directory
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError
 from linnet.core.executors import TaskExecutor
 from linnet.core.files import write_json
 from linnet.data.cleaning_report import COMPARISONS, CleaningReport, StepReport
 from linnet.data.comparison import DeduplicationReport, DeduplicationSpec
 from linnet.data.passes import Pass, Passes, PassesJob
-from linnet.data.sources import REPORT, describe_reading, expand_inputs, open_sources
-from linnet.data.text_folder import SHARD_BYTES, UnfinishedFolder, check_compression, check_target
+from linnet.data.sources import REPORT, expand_inputs, open_sources
+from linnet.data.text_folder import SHARD_BYTES, checked_text_target, new_text_folder
 
 _HOLDS = "deduplicated text"
 
@@ -45,28 +44,20 @@ def deduplicate(
     workers do the first pass, a portion of about `portion_bytes` of the inputs each. compress: gz or zst, of the files.
     """
     spec = spec or DeduplicationSpec()
-    check_compression(compress)
-    check_target(Path(out), overwrite, _HOLDS)
-    target = Path(out).resolve()
-    unfinished = UnfinishedFolder(target)
-    with atomic_directory(target, unfinished.remove) as folder, ExitStack() as stack:
-        check_target(target, overwrite, _HOLDS)  # another process may have been faster
-        if not inputs:
-            raise UserError("no files given; expected files or folders of text, or - for the standard input")
+    target = checked_text_target(out, overwrite, _HOLDS, compress)
+    if not inputs:
+        raise UserError("no files given; expected files or folders of text, or - for the standard input")
+    with ExitStack() as stack:
         opened = open_sources(stack, [*against, *inputs], field, separator, skip_invalid, "url", may_repeat=True)
         of_tests = len(expand_inputs(against))
         tests, sources = opened[:of_tests], opened[of_tests:]
         identity = [spec.model_dump(mode="json"), [one.identity() for one in opened], len(tests)]
         identity += [field, separator, skip_invalid, shard_bytes, compress]
-        stack.enter_context(unfinished.of(identity))
+        folder, unfinished = stack.enter_context(new_text_folder(target, overwrite, _HOLDS, identity))
         job = PassesJob(CleaningReport([StepReport(step) for step in COMPARISONS]))
         both = [Pass(settings=spec, tests=tests, comparisons=len(COMPARISONS)), Pass()]
         passes = Passes(unfinished, both, job, sources, workers, shard_bytes, executor, portion_bytes, compress)
-        try:
-            passes.run()
-        finally:  # this may be why no document stays
-            for line in describe_reading(opened):
-                note(line)
+        passes.run()
         assert passes.comparison is not None, "the last pass applied what the first one decided"
         report = passes.comparison.report
         report.files = passes.place_in(folder)

@@ -29,7 +29,7 @@ from linnet.data.minhash import MinHashSpec
 from linnet.data.portions import PortionFolder, PortionWork, SourceFile, divide, work_on_portion, worker_main
 from linnet.data.readers import ReadingCounts
 from linnet.data.signatures import Records, SignatureWriter, read_signatures
-from linnet.data.sources import Source
+from linnet.data.sources import Source, describe_reading
 from linnet.data.text_folder import Amount, TextFolderWriter, TextRow, UnfinishedFolder, read_rows
 from linnet.data.workers import batched_texts, default_workers, map_in_order
 from linnet.present.numbers import counted
@@ -162,7 +162,14 @@ class Passes:
             note(f"{unfinished.target}: goes on behind {counted(count, 'document')} of an earlier call{place}")
 
     def run(self) -> CleaningReport:
-        """Do what is left to do. `UserError`, and nothing left, if no document stays."""
+        """Do what is left to do, and tell what the reading met. `UserError`, and nothing left, if no document stays."""
+        try:
+            return self._run()
+        finally:  # this may be why no document stays
+            for line in describe_reading(self._read):
+                note(line)
+
+    def _run(self) -> CleaningReport:
         for number in range(self.job.number, len(self._passes)):
             if number == 0 and self._executor is not None:
                 self._run_in_portions(self._executor, self._passes[0])

@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.data.readers import zstd_library
@@ -57,6 +58,13 @@ class TextRow(NamedTuple):
     url: str | None = None
 
 
+def checked_text_target(out: str | Path, overwrite: bool, holds: str, compress: str | None) -> Path:
+    """The absolute path of the folder to write, or a `UserError` before anything is read (`check_target`)."""
+    check_compression(compress)
+    check_target(Path(out), overwrite, holds)
+    return Path(out).resolve()
+
+
 def check_target(target: Path, overwrite: bool, holds: str) -> None:
     """`UserError` unless the folder is new or empty, or has earlier results that may be replaced.
 
@@ -78,6 +86,21 @@ def check_compression(compress: str | None) -> None:
         raise UserError(field="compress", value=compress, accepted=f"one of {', '.join(COMPRESSED)}")
     if compress == "zst":
         zstd_library("compress")
+
+
+@contextmanager
+def new_text_folder(
+    target: Path, overwrite: bool, holds: str, identity: Any
+) -> "Iterator[tuple[Path, UnfinishedFolder]]":
+    """A folder to write into, which becomes `target` when it is complete, and the work on it until then.
+
+    identity: plain data that decides what is written; the work of an earlier call with the same one goes on.
+    """
+    unfinished = UnfinishedFolder(target).of(identity)
+    with atomic_directory(target, unfinished.remove) as folder:
+        check_target(target, overwrite, holds)  # another process may have been faster
+        with unfinished:
+            yield folder, unfinished
 
 
 class TextFolderWriter:

@@ -226,7 +226,7 @@ def test_a_call_that_was_killed_when_the_result_had_its_name_writes_on_no_file_o
     """Then the files have both names, so that what is cut off of one is cut off of the result."""
     source, out, steps = write(tmp_path / "in.jsonl", [PROSE] * 600), tmp_path / "out", spec("gopher_repetition")
     with monkeypatch.context() as killed:
-        killed.setattr("linnet.data.clean.UnfinishedFolder.remove", lambda self: None)
+        killed.setattr("linnet.data.text_folder.UnfinishedFolder.remove", lambda self: None)
         clean([source], out, steps, workers=1)
     open_texts, links = passes.Passes._open_texts, [(out / "part-00000.jsonl").stat().st_nlink]
 

@@ -16,7 +16,7 @@ import tokenizers
 from linnet.core.atomic import PARTIAL
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
-from linnet.data import corpus, corpus_tokenizer, encoding
+from linnet.data import corpus, corpus_tokenizer, encoding, passes
 from linnet.data import prepare as prepare_module
 from linnet.data.cleaning_steps import CleaningSpec
 from linnet.data.corpus import read_split
@@ -215,6 +215,44 @@ def test_documents_are_cleaned_first(tmp_path: Path, caplog: pytest.LogCaptureFi
     with pytest.raises(UserError, match="vocab_size: 258"):
         prepare([name], tmp_path / "other", "char", 258, clean=steps)
     assert visible(tmp_path) == {"a.txt", "data"}
+
+
+def test_text_that_was_cleaned_when_a_call_was_interrupted_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = text_file(tmp_path / "a.txt", [*STORIES[:40], *STORIES[:20]])
+    steps = CleaningSpec.parse({"steps": [{"kind": "exact_duplicates"}]}, "test")
+    how: Any = {"tokenizer": "bytes", "separator": "<|endoftext|>", "clean": steps}
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(prepare_module, "write_corpus", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare([name], tmp_path / "data", **how)
+    assert visible(tmp_path) == {"a.txt", ".data.cleaned"} and "the same command uses it again" in caplog.text
+    read = count_calls(monkeypatch, passes.Passes, "run")
+    manifest = prepare([name], tmp_path / "data", **how)
+    assert not read and "40 documents of an earlier call, used again" in caplog.text
+    assert manifest.sources[0].documents == 40 and visible(tmp_path) == {"a.txt", "data"}
+    straight = prepare([name], tmp_path / "straight", **how)
+    assert manifest.settings == straight.settings and len(read) == 1
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(prepare_module, "write_corpus", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare([name], tmp_path / "other", **how)
+    text_file(tmp_path / "a.txt", STORIES[:30])  # other text: what was cleaned is not its
+    assert prepare([name], tmp_path / "other", **how).sources[0].documents == 30 and len(read) == 3
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str]:
+    """A list that gets the name at each call of a method."""
+    original, calls = getattr(owner, name), list[str]()
+
+    def counted(self: Any, *given: Any) -> Any:
+        calls.append(name)
+        return original(self, *given)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
 
 
 def test_ready_tokenizer_from_a_file_or_folder(tmp_path: Path) -> None:

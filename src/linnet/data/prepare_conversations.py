@@ -1,6 +1,6 @@
 """From files of conversations to a data folder: rows of tokens, of which those that a model is to write count."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -144,11 +144,13 @@ def check_chat_template(files: Files, template: ChatTemplate, tokenizer: Tokeniz
     return check_findings(doctor(template, tokenizer, chain.from_iterable(first)), template)
 
 
-def check_findings(findings: list[TemplateFinding], template: ChatTemplate) -> list[str]:
-    """`UserError` for a finding without which nothing is trained; the others are told, and returned."""
+def check_findings(
+    findings: list[TemplateFinding], template: ChatTemplate, fatal: Collection[str] = FATAL
+) -> list[str]:
+    """`UserError` for a finding of a check without which nothing is trained; the others are told, and returned."""
     lines = []
     for finding in findings:
-        if finding.check in FATAL:
+        if finding.check in fatal:
             advice = f"; {CHAT_TEMPLATE} in the model folder sets another template" if template.is_plain else ""
             raise UserError(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}{advice}")
         lines.append(f"{finding.place}: {template.origin}: {finding.check}: {finding.problem}")

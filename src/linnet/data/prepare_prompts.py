@@ -7,6 +7,7 @@ hold the lines that they are from, in the same order.
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,12 @@ from linnet.core.files import sha256_of
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversation_lengths import LengthLimit
+from linnet.data.conversations import ASSISTANT, ChatConversation, ChatTurn
 from linnet.data.data_folder import checked_target, describe_folder, new_folder
 from linnet.data.prepare_conversations import (
+    CHECKED_CONVERSATIONS,
     Files,
+    check_findings,
     check_limit,
     content_bytes,
     hash_of_files,
@@ -30,6 +34,7 @@ from linnet.data.prepare_conversations import (
 from linnet.data.prompts import ChatPrompt, parse_prompt, read_prompts
 from linnet.data.shards import Manifest, ShardWriter, SplitInfo
 from linnet.data.split import Holdout, Split, check_fraction
+from linnet.data.template_doctor import doctor
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
@@ -48,15 +53,18 @@ def prepare_prompts(
     added: Sequence[str] = (),
     needs_checker: bool = False,
     limit: LengthLimit | None = None,
+    checked: bool = False,
 ) -> Manifest:
     """Turn files of prompts (`data.prompts`) into a data folder, and return its manifest.
 
     Equal prompts are on the same side. needs_checker: a prompt without a checker is refused. limit: of the tokens of a
-    prompt and its answer. The other arguments are those of `prepare_conversations`. `UserError` for a file of which
-    nothing could be held out.
+    prompt and its answer. checked: the template has been checked already. The other arguments are those of
+    `prepare_conversations`. `UserError` for a file of which nothing could be held out.
     """
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
+    if not checked:
+        check_prompt_template(paths, template, tokenizer)
     size_bytes = sum(path.stat().st_size for path in paths)
     survey, sources = survey_files(
         paths,
@@ -80,6 +88,21 @@ def prepare_prompts(
         if limit is not None:
             check_limit(limit, splits)
         return describe_folder(folder, tokenizer, splits, sources, settings, layout="prompts")
+
+
+def check_prompt_template(files: Files, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    """Check a template on the first prompts of each file with an answer behind them: a note for each check that fails.
+
+    None is an error: the model is trained on what it draws, whatever the template prints behind an answer.
+    """
+
+    def answered(prompt: ChatPrompt) -> ChatConversation:
+        answer = ChatTurn(ASSISTANT, prompt.reference or "Yes.")
+        return ChatConversation((*prompt.messages, answer), prompt.place, prompt.variables)
+
+    first = (islice(read_prompts(path, needs_checker=False), CHECKED_CONVERSATIONS) for path in paths_of(files))
+    findings = doctor(template, tokenizer, map(answered, chain.from_iterable(first)))
+    check_findings(findings, template, fatal=())
 
 
 def rows_file(folder: Path, side: Split) -> Path:

@@ -21,7 +21,7 @@ from linnet.data.preferences import PREFERENCES, check_preference_template, prep
 from linnet.data.prepare import TEXT, prepare
 from linnet.data.prepare_conversations import CHAT, check_chat_template, hash_of_files, prepare_conversations
 from linnet.data.prepare_pairs import PAIRS, prepare_pairs
-from linnet.data.prepare_prompts import PROMPTS, prepare_prompts
+from linnet.data.prepare_prompts import PROMPTS, check_prompt_template, prepare_prompts
 from linnet.data.prepare_tokens import has_token_files, prepare_token_files
 from linnet.data.replay import check_replayed
 from linnet.data.sources import HUGGING_FACE, STDIN, expand_inputs
@@ -213,7 +213,14 @@ def _prepare_prompts(run: RunSpec, given: RunFiles) -> None:
         added=setup.added,
         needs_checker=grpo.needs_checker,
         limit=_prompt_limit(run, given),
+        checked=True,
     )
+
+
+def _check_prompts(run: RunSpec, given: RunFiles) -> None:
+    setup = _chat_setup(run, given)
+    check_prompt_template(given.files, setup.template, setup.tokenizer)
+    _tell_setup(run, given)
 
 
 def _prompt_limit(run: RunSpec, given: RunFiles) -> LengthLimit:
@@ -324,7 +331,7 @@ KINDS: dict[str, FileKind] = {
     PROMPTS: FileKind(
         _prepare_prompts,
         _prompt_settings,
-        _tell_setup,
+        _check_prompts,
         ("chat_template", "long_conversations"),
         several=True,
         needs_start=True,

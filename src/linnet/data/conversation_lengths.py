@@ -16,12 +16,14 @@ class LengthLimit:
 
     long: `refuse` all of the data if there is one, `drop` these conversations, or `cut` each behind its last answer
     that fits; one of which no answer fits is dropped, so no answer is ever shortened. answer: of prompts, the tokens
-    that have to be left for an answer; a prompt cannot be cut.
+    that have to be left for an answer; a prompt cannot be cut. pairs: they are two answers to one prompt, which would
+    differ if one were cut.
     """
 
     tokens: int
     long: LongConversations = "refuse"
     answer: int = 0
+    pairs: bool = False
     seen: int = 0
     cut: int = 0
     dropped: int = 0
@@ -29,6 +31,10 @@ class LengthLimit:
 
     def __post_init__(self) -> None:
         known = get_args(LongConversations)[: 2 if self.answer else None]
+        if self.long == "cut" and self.pairs:
+            raise UserError(
+                "would make answers differ", field="long_conversations", value="cut", accepted="refuse or drop"
+            )
         if self.long not in known:
             of_prompts = " for prompts" if self.answer else ""
             accepted = f"one of {', '.join(known)}{of_prompts}"
@@ -75,7 +81,7 @@ class LengthLimit:
             "a shorter answer, or a model with a longer context" if self.answer else "a model with a longer context"
         )
         if self.long == "refuse":
-            cut = "" if self.answer else "cut (behind the last answer that fits), or "
+            cut = "" if self.answer or self.pairs else "cut (behind the last answer that fits), or "
             accepted = f"drop (leaves them out), {cut}{accepted}"
         value, problem = self.long, f"{problem} (up to {tokens}, {place})"
         raise UserError(problem, field="long_conversations", value=value, accepted=accepted)
@@ -92,7 +98,7 @@ class LengthLimit:
     def _too_long(self) -> str:
         context = f"the context of {self.tokens} tokens"
         if not self.answer:
-            return f"conversations are longer than {context}"
+            return f"{'pairs of answers' if self.pairs else 'conversations'} are longer than {context}"
         room = self.tokens - self.answer
         return f"prompts are longer than the {room} tokens that {context} leaves beside an answer of {self.answer}"
 

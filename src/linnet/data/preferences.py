@@ -173,8 +173,8 @@ def prepare_preferences(
     tokens of each answer with its prompt; pairs are refused or dropped, and never cut. The other arguments are those of
     `prepare_conversations`.
     """
-    if limit is not None and limit.long == "cut":
-        raise UserError("would make answers differ", field="long_conversations", value="cut", accepted="refuse or drop")
+    if limit is not None:
+        limit = replace(limit, pairs=True)
     paths, out = paths_of(files), checked_target(out, overwrite)
     check_fraction(validation)
     if not checked:

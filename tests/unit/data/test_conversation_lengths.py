@@ -10,6 +10,7 @@ from linnet.data.chat_template import ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.conversations import parse_conversation
+from linnet.data.preferences import prepare_preferences
 from linnet.data.prepare_conversations import prepare_conversations
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
@@ -65,6 +66,17 @@ def test_prompts_leave_room_for_an_answer():
         refused.check()
     with pytest.raises(UserError, match="long_conversations: cut: expected one of refuse, drop for prompts"):
         LengthLimit(20, "cut", answer=5)
+
+
+def test_pairs_of_answers_are_never_cut(tmp_path):
+    rows = [{"prompt": f"{n:02}", "chosen": "ok" * (1 + n % 3), "rejected": "no"} for n in range(30)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expected = r"10 of 30 pairs of answers are longer than the context of 10 .* drop \(leaves them out\), a model with"
+    with pytest.raises(UserError, match=expected):
+        prepare_preferences(path, tmp_path / "data", TEMPLATE, TOKENIZER, 0.2, limit=LengthLimit(10))
+    with pytest.raises(UserError, match="long_conversations: cut: would make answers differ; expected refuse or drop"):
+        prepare_preferences(path, tmp_path / "data", TEMPLATE, TOKENIZER, 0.2, limit=LengthLimit(10, "cut"))
 
 
 @pytest.fixture

@@ -166,6 +166,11 @@ class TextStream:
         """The text that this token completes, perhaps none."""
         return self._decoder.decode(self._reader.bytes_of(token))
 
+    def read(self, token: int) -> tuple[bytes, str]:
+        """The bytes of a token, and the text that it completes (`push`)."""
+        piece = self._reader.bytes_of(token)
+        return piece, self._decoder.decode(piece)
+
     def peek(self, token: int) -> bytes:
         """The bytes of a token if it comes next."""
         return self._reader.peek(token)

@@ -7,7 +7,8 @@ leaks, and at the end nothing that was held is lost. The texts of all events, on
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from linnet.core.errors import UserError
 from linnet.data.pieces import TextStream
@@ -15,8 +16,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.streams import Event
 
 
-@dataclass(frozen=True)
-class TokenChoice:
+class TokenChoice(NamedTuple):
     """A token that was chosen, or could have been.
 
     bytes: what it stands for at its place; none for special tokens. text: these bytes alone, in which parts of a
@@ -29,8 +29,7 @@ class TokenChoice:
     logprob: float | None
 
 
-@dataclass(frozen=True)
-class TextEvent:
+class TextEvent(NamedTuple):
     """One generated token with its text.
 
     text: what the token added to the text; empty for special tokens and beginnings of characters. The token that
@@ -91,6 +90,7 @@ class TextEvents:
         """
         self.has_stopped = False
         self._tokenizer, self._stop, self._ends = tokenizer, stop, ends
+        self._beginnings = tuple(text[:size] for text in stop for size in range(1, len(text)))
         self._stream = tokenizer.stream(behind) if stream is None else stream
         self._held = deque[_Held]()
 
@@ -98,11 +98,13 @@ class TextEvents:
         """The events that are certain with the next token; none behind a stop text."""
         if self.has_stopped:
             return []
-        top = tuple(self._choice(token, logprob) for token, logprob in event.top or ())
-        choice = self._choice(event.token, event.logprob)
-        text = self._stream.push(event.token)
-        event_of_text, continues = TextEvent(text, choice, top), not self._stream.is_complete
-        if not (continues or self._held or self._stop):
+        token, logprob, likeliest = event
+        top = tuple([self._choice(*other) for other in likeliest]) if likeliest else ()
+        piece, text = self._stream.read(token)
+        continues = not self._stream.is_complete
+        own = piece.decode("utf-8", "replace") if piece else self._tokenizer.token_name(token)
+        event_of_text = TextEvent(text, TokenChoice(token, piece, own, logprob), top)
+        if not (continues or self._held or (self._stop and self._may_stop(text))):
             return [event_of_text]
         self._held.append(_Held(event_of_text, continues))
         return self._release()
@@ -111,12 +113,16 @@ class TextEvents:
         """The events that were held back, at the end of the stream."""
         if self._ends and self._held and (rest := self._stream.finish()):
             last = self._held[-1]
-            last.event = replace(last.event, text=last.event.text + rest)
+            last.event = last.event._replace(text=last.event.text + rest)
         events = self._release()
         if not self.has_stopped:
             events += [held.event for held in self._held]
         self._held.clear()
         return events
+
+    def _may_stop(self, text: str) -> bool:
+        """True if a stop text is in a text, or may begin at its end."""
+        return text.endswith(self._beginnings) or any(stop in text for stop in self._stop)
 
     def _release(self) -> list[TextEvent]:
         """Remove from the held events those that are certain; all, if a stop text is among them."""
@@ -124,7 +130,7 @@ class TextEvents:
         found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:  # the one that is complete first, so that the cut does not depend on where tokens end
             return self._stop_at(min(found)[1])
-        begun = [size for stop in self._stop for size in range(1, len(stop)) if text.endswith(stop[:size])]
+        begun = [len(beginning) for beginning in self._beginnings if text.endswith(beginning)]
         certain, end, ready, count = len(text) - max(begun, default=0), 0, 0, 0
         for held in self._held:
             end, count = end + len(held.event.text), count + 1
@@ -139,7 +145,7 @@ class TextEvents:
         self.has_stopped, events = True, list[TextEvent]()
         while length > 0:
             event = self._held.popleft().event
-            events.append(replace(event, text=event.text[:length]))
+            events.append(event._replace(text=event.text[:length]))
             length -= len(event.text)
         self._held.clear()
         return events

@@ -1,9 +1,11 @@
 """The data folder that is made: where it may stand, what describes it, and its rows of tokens if it has any."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +15,12 @@ from linnet.core.errors import UserError
 from linnet.data.shards import (
     Layout,
     Manifest,
+    Part,
     ShardWriter,
     SourceInfo,
     SplitInfo,
     TokenizerInfo,
+    describe_runs,
     holds_only_data,
     token_dtype,
     write_manifest,
@@ -31,6 +35,14 @@ class TokenRow(NamedTuple):
 
     tokens: list[int]
     targets: list[int]
+
+
+class EncodedRow(NamedTuple):
+    """A row that asks for an answer or has one: token ids, what stands beside each, and the number of its file."""
+
+    ids: Sequence[int]
+    columns: Mapping[Part, Any] = MappingProxyType({})
+    source: int = 0
 
 
 def checked_target(out: str | Path, overwrite: bool) -> Path:
@@ -113,3 +125,28 @@ def _write_rows(folder: Path, split: Split, rows: Iterable[TokenRow], tokenizer:
             text_bytes += int(byte_counts.of(np.array(tokens[1:]), np.array(tokens[:-1])).sum())
         write([tokenizer.end_id], [last_target], begins=False)
         return writer.info(text_bytes)
+
+
+def write_side(
+    folder: Path,
+    split: Split,
+    tokenizer: Tokenizer,
+    rows: Iterable[EncodedRow],
+    last: Mapping[Part, Any] = MappingProxyType({}),
+    sources: int = 1,
+) -> SplitInfo:
+    """Write the rows of a split, one after the other, and the end token behind them.
+
+    last: what stands beside that end token, and by that what stands beside each token of a row. sources: of more than
+    one it is noted which rows each has.
+    """
+    byte_counts, text_bytes, numbers = tokenizer.byte_counts(), 0, list[int]()
+    with ShardWriter(folder, split, tokenizer.vocab_size, parts=tuple(last)) as writer:
+        for row in rows:
+            ids_T = np.array(row.ids)
+            writer.write(ids_T, {name: np.array(column) for name, column in row.columns.items()}, begins=True)
+            text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
+            numbers.append(row.source)
+        writer.write(np.array([tokenizer.end_id]), {name: np.array([value]) for name, value in last.items()})
+        runs = [(number, len(list(each))) for number, each in groupby(numbers)]
+        return writer.info(text_bytes, describe_runs(runs) if sources > 1 else None)

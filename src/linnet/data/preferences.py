@@ -13,8 +13,9 @@ Legend: `D` rows, `P` pairs.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from linnet.data.conversations import (
     read_objects,
     text_field,
 )
-from linnet.data.data_folder import checked_target, describe_folder, new_folder
+from linnet.data.data_folder import EncodedRow, checked_target, describe_folder, new_folder, write_side
 from linnet.data.loader import Batch, Batches, Spans
 from linnet.data.prepare_conversations import (
     CHECKED_CONVERSATIONS,
@@ -50,8 +51,8 @@ from linnet.data.prepare_conversations import (
     survey_files,
     template_settings,
 )
-from linnet.data.shards import Manifest, ShardWriter, SplitInfo, TokenSequence
-from linnet.data.split import Holdout, Split, check_fraction
+from linnet.data.shards import Manifest, SplitInfo, TokenSequence
+from linnet.data.split import Split, check_fraction
 from linnet.data.template_doctor import doctor
 from linnet.data.tokenizer import Tokenizer
 from linnet.present.progress import Advance, progress
@@ -193,7 +194,8 @@ def prepare_preferences(
         splits: dict[Split, SplitInfo] = {}
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
-                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance, limit)
+                rows = _rows(paths, encoder, limit, partial(holdout.holds, side), advance)
+                splits[side] = write_side(folder, side, tokenizer, rows, {"mask": False})
         if limit is not None:
             check_limit(limit, splits)
         settings = {
@@ -211,32 +213,22 @@ def check_preference_template(files: Files, template: ChatTemplate, tokenizer: T
     check_findings(doctor(template, tokenizer, first), template)
 
 
-def _write_side(
-    folder: Path,
-    side: Split,
+def _rows(
     paths: list[Path],
-    holdout: Holdout,
     encoder: PreferenceEncoder,
-    advance: Advance,
     limit: LengthLimit | None,
-) -> SplitInfo:
-    """Write the pairs of one side, one after the other."""
-    tokenizer, text_bytes = encoder.tokenizer, 0
-    byte_counts = tokenizer.byte_counts()
-    with ShardWriter(folder, side, tokenizer.vocab_size, parts=("mask",)) as writer:
-        for pair in (pair for path in paths for pair in read_preferences(path, advance)):
-            if holdout.side(_identity(pair)) != side:
-                continue
-            rows = encoder.encode(pair)
-            if limit is not None and not limit.fits(max(len(row.ids) for row in rows), pair.chosen.place):
-                limit.dropped += 1
-                continue
-            for row in rows:
-                ids_T = np.array(row.ids)
-                writer.write(ids_T, {"mask": np.array(row.trained)}, begins=True)
-                text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
-        writer.write(np.array([tokenizer.end_id]), {"mask": np.array([False])})
-        return writer.info(text_bytes)
+    is_on_side: Callable[[bytes], bool],
+    advance: Advance,
+) -> Iterator[EncodedRow]:
+    """The two rows of each pair of one side that is not left out."""
+    for pair in (pair for path in paths for pair in read_preferences(path, advance)):
+        if not is_on_side(_identity(pair)):
+            continue
+        both = encoder.encode(pair)
+        if limit is not None and not limit.fits(max(len(row.ids) for row in both), pair.chosen.place):
+            limit.dropped += 1
+            continue
+        yield from (EncodedRow(row.ids, {"mask": row.trained}) for row in both)
 
 
 def _identity(pair: PreferencePair) -> bytes:

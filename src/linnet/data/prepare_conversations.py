@@ -1,11 +1,10 @@
 """From files of conversations to a data folder: rows of tokens, of which those that a model is to write count."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain, groupby, islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from linnet.core.errors import UserError, note
 from linnet.core.files import sha256_of
@@ -13,9 +12,9 @@ from linnet.data.chat_template import CHAT_TEMPLATE, ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.conversations import ChatConversation, ChatTurn, read_conversations
-from linnet.data.data_folder import checked_target, describe_folder, new_folder
-from linnet.data.shards import Manifest, Part, ShardWriter, SourceInfo, SplitInfo, describe_runs
-from linnet.data.split import Holdout, Split, Survey, check_fraction, content_hash
+from linnet.data.data_folder import EncodedRow, checked_target, describe_folder, new_folder, write_side
+from linnet.data.shards import Manifest, Part, SourceInfo, SplitInfo
+from linnet.data.split import Split, Survey, check_fraction, content_hash
 from linnet.data.target_weights import role_numbers
 from linnet.data.template_doctor import FATAL, TemplateFinding, doctor
 from linnet.data.tokenizer import Tokenizer
@@ -74,7 +73,8 @@ def prepare_conversations(
         splits: dict[Split, SplitInfo] = {}
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
-                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance, limit)
+                rows = _rows(paths, encoder, limit, partial(holdout.holds, side), advance)
+                splits[side] = write_side(folder, side, tokenizer, rows, {"mask": False, "roles": 0}, len(paths))
         if limit is not None:
             check_limit(limit, splits)
         settings = {
@@ -170,39 +170,21 @@ def check_limit(limit: LengthLimit, splits: Mapping[Split, SplitInfo]) -> None:
         note(line)
 
 
-def _write_side(
-    folder: Path,
-    side: Split,
+def _rows(
     paths: list[Path],
-    holdout: Holdout,
     encoder: ChatEncoder,
+    limit: LengthLimit | None,
+    is_on_side: Callable[[bytes], bool],
     advance: Advance,
-    limit: LengthLimit | None = None,
-) -> SplitInfo:
-    """Write the conversations of one side, one after the other."""
-    tokenizer, text_bytes, numbers = encoder.tokenizer, 0, list[int]()
-    byte_counts = tokenizer.byte_counts()
-    with ShardWriter(folder, side, tokenizer.vocab_size, parts=("mask", "roles")) as writer:
-        for number, conversation in _numbered(paths, advance):
-            if holdout.side(_identity(conversation)) == side:
-                found = encoder.encode(conversation) if limit is None else limit.encode(encoder, conversation)
-                if found is None:
-                    continue
-                ids_T = np.array(found.ids)
-                columns: dict[Part, Any] = {"mask": np.array(found.trained), "roles": role_numbers(conversation, found)}
-                writer.write(ids_T, columns, begins=True)
-                text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
-                numbers.append(number)
-        writer.write(np.array([tokenizer.end_id]), {"mask": np.array([False]), "roles": np.array([0])})
-        runs = [(number, len(list(each))) for number, each in groupby(numbers)]
-        return writer.info(text_bytes, describe_runs(runs) if len(paths) > 1 else None)
-
-
-def _numbered(paths: list[Path], advance: Advance) -> Iterator[tuple[int, ChatConversation]]:
-    """The conversations of files, each with the number of its file."""
+) -> Iterator[EncodedRow]:
+    """The conversations of one side that are not left out."""
     for number, path in enumerate(paths):
         for conversation in read_conversations(path, advance):
-            yield number, conversation
+            if is_on_side(_identity(conversation)):
+                found = encoder.encode(conversation) if limit is None else limit.encode(encoder, conversation)
+                if found is not None:
+                    columns: dict[Part, Any] = {"mask": found.trained, "roles": role_numbers(conversation, found)}
+                    yield EncodedRow(found.ids, columns, number)
 
 
 def _identity(conversation: ChatConversation) -> bytes:

@@ -5,12 +5,11 @@ hold the lines that they are from, in the same order.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-
-import numpy as np
+from typing import TextIO
 
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
@@ -18,7 +17,7 @@ from linnet.data.chat_template import ChatTemplate
 from linnet.data.chat_tokens import ChatEncoder
 from linnet.data.conversation_lengths import LengthLimit
 from linnet.data.conversations import ASSISTANT, ChatConversation, ChatTurn
-from linnet.data.data_folder import checked_target, describe_folder, new_folder
+from linnet.data.data_folder import EncodedRow, checked_target, describe_folder, new_folder, write_side
 from linnet.data.prepare_conversations import (
     CHECKED_CONVERSATIONS,
     Files,
@@ -32,8 +31,8 @@ from linnet.data.prepare_conversations import (
     template_settings,
 )
 from linnet.data.prompts import ChatPrompt, parse_prompt, read_prompts
-from linnet.data.shards import Manifest, ShardWriter, SplitInfo
-from linnet.data.split import Holdout, Split, check_fraction
+from linnet.data.shards import Manifest, SplitInfo
+from linnet.data.split import Split, check_fraction
 from linnet.data.template_doctor import doctor
 from linnet.data.token_data import TokenData
 from linnet.data.tokenizer import Tokenizer
@@ -83,7 +82,9 @@ def prepare_prompts(
         }  # fmt: skip
         with progress("encoding", 2 * size_bytes, "bytes") as advance:
             for side in ("train", "validation"):
-                splits[side] = _write_side(folder, side, paths, holdout, encoder, advance, limit)
+                with rows_file(folder, side).open("w", encoding="utf-8") as lines:
+                    rows = _rows(paths, encoder, limit, partial(holdout.holds, side), lines, advance)
+                    splits[side] = write_side(folder, side, tokenizer, rows)
                 settings[f"{side}_rows"] = sha256_of(rows_file(folder, side))
         if limit is not None:
             check_limit(limit, splits)
@@ -119,35 +120,22 @@ def rows_of(data: TokenData, side: Split) -> list[ChatPrompt]:
     return [parse_prompt(line, f"{path}:{number}", needs_checker=False) for number, line in enumerate(lines, 1)]
 
 
-def _write_side(
-    folder: Path,
-    side: Split,
+def _rows(
     paths: list[Path],
-    holdout: Holdout,
     encoder: ChatEncoder,
-    advance: Advance,
     limit: LengthLimit | None,
-) -> SplitInfo:
-    """Write the prompts of one side that fit, one after the other."""
-    tokenizer, text_bytes = encoder.tokenizer, 0
-    byte_counts = tokenizer.byte_counts()
-    with (
-        ShardWriter(folder, side, tokenizer.vocab_size) as writer,
-        rows_file(folder, side).open("w", encoding="utf-8") as lines,
-    ):
-        for prompt in _all_of(paths, advance):
-            if holdout.side(messages_identity(prompt.messages)) == side:
-                ids_T = np.array(encoder.encode_prompt(prompt.messages, prompt.variables))
-                if limit is not None and not limit.fits(len(ids_T), prompt.place):
-                    limit.dropped += 1
-                    continue
-                writer.write(ids_T, {}, begins=True)
-                text_bytes += int(byte_counts.of(ids_T[1:], ids_T[:-1]).sum())
-                lines.write(json.dumps(prompt.row) + "\n")
-        writer.write(np.array([tokenizer.end_id]))
-        return writer.info(text_bytes)
-
-
-def _all_of(paths: list[Path], advance: Advance) -> Iterator[ChatPrompt]:
+    is_on_side: Callable[[bytes], bool],
+    lines: TextIO,
+    advance: Advance,
+) -> Iterator[EncodedRow]:
+    """The prompts of one side that fit. lines: gets the line of each."""
     for path in paths:
-        yield from read_prompts(path, advance, needs_checker=False)
+        for prompt in read_prompts(path, advance, needs_checker=False):
+            if not is_on_side(messages_identity(prompt.messages)):
+                continue
+            ids = encoder.encode_prompt(prompt.messages, prompt.variables)
+            if limit is not None and not limit.fits(len(ids), prompt.place):
+                limit.dropped += 1
+                continue
+            lines.write(json.dumps(prompt.row) + "\n")
+            yield EncodedRow(ids)

@@ -119,6 +119,10 @@ class Holdout:
         assert self.held_out is not None, "one document, which is cut"
         return "validation" if cell(identity) in self.held_out else "train"
 
+    def holds(self, side: Split, identity: bytes) -> bool:
+        """True if the document with this hash is on a side."""
+        return self.side(identity) == side
+
 
 def cut_last_part(text: str, fraction: float) -> tuple[str, str]:
     """Cut about `fraction` of the characters off the end, after a line if one ends nearby, else after a word."""

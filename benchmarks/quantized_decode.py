@@ -4,6 +4,9 @@ Llama's shape with random weights, by PyTorch; with `--onnx FOLDER` by onnxrunti
 `SIZE-WEIGHTS` there; with `--llama-bench PATH --gguf FOLDER` beside llama.cpp, which reads `SIZE-WEIGHTS.gguf` there
 (`110m-int8.gguf` holds Q8_0, `-int4` Q4_0). What is missing there is made. All in turn, in each round. Ours choose each
 token, llama.cpp's own benchmark does not. `python benchmarks/quantized_decode.py --sizes 110m`
+
+With `--model FOLDER --text FILE --llama FOLDER --gguf FOLDER` instead: a trained model's loss of a held-out text
+against its speed, beside llama.cpp's types of few bits (`quantized_loss.py`).
 """
 
 import argparse
@@ -36,6 +39,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
+from quantized_loss import PARTS, measured_model
 
 SHAPES = {
     "1m": {"vocab_size": 1024, "d_model": 128, "layers": 4, "heads": 4, "hidden": 352},
@@ -262,8 +266,19 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, help="folder of SIZE-WEIGHTS.gguf")
     text = "keep what the record has of other sizes, prompts and weights, if it is of this machine and this code"
     parser.add_argument("--beside", action="store_true", help=text)
+    parser.add_argument("--model", type=Path, help="a trained model of Llama's architecture: its loss and speed")
+    parser.add_argument("--text", type=Path, help="with --model: a held-out text")
+    parser.add_argument("--llama", type=Path, help="with --model: folder of llama-quantize, -perplexity and -bench")
+    parser.add_argument("--windows", type=int, default=40, help="with --model: of the text, of the context length")
+    text = "with --model: speed needs a machine at rest, loss does not"
+    parser.add_argument("--measure", nargs="+", choices=PARTS, default=list(PARTS), help=text)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.model is not None:
+        if None in (args.text, args.llama, args.gguf):
+            parser.error("--model needs --text, --llama and --gguf")
+        measured_model(args, {"linnet": by_pytorch, "llama.cpp": by_llama_cpp}, in_turn)
+        return
     before = recorded() if args.beside else {}
     shape = f"{args.tokens} tokens, batch 1, int4 in groups of {args.group}"
     results = {"shape": shape, **{size: measured_size(size, args) for size in args.sizes}}

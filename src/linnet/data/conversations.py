@@ -126,7 +126,8 @@ def parse_object(line: str, place: str, example: str) -> dict[str, Any]:
         row = json.loads(line)
         line.encode()
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not valid JSON ({getattr(error, 'msg', 'nesting beyond limits')})") from None
+        reason = getattr(error, "msg", "nesting beyond limits")
+        raise UserError(f"{place}: not valid JSON ({reason}); expected an object, {example}") from None
     if not isinstance(row, dict):
         raise UserError(f"{place}: {_shown(row)}: expected a JSON object, {example}")
     return row

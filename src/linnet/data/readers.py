@@ -76,7 +76,7 @@ class ReadingCounts:
     """What one reading of an input met besides its documents.
 
     located: documents with an address. lines: line ends of a text, or within the texts of rows; crlf_lines: those that
-    are CRLF. has_json_lines: the first document of a text is lines of JSON. position: bytes read so far, for formats
+    are CRLF. has_json_lines: the first document of a text is rows of JSON. position: bytes read so far, for formats
     that are not read from front to back.
     """
 
@@ -222,12 +222,15 @@ def lines_of(handle: BinaryIO, name: str, counts: ReadingCounts | None = None) -
 
 
 def read_json_lines(
-    handle: BinaryIO, name: str, field: str, counts: ReadingCounts, url_field: str | None = None
+    handle: BinaryIO, name: str, field: str, counts: ReadingCounts, url_field: str | None = None, hint: str = ""
 ) -> Iterator[Item | Located]:
-    """Read the text in a field of the object in each line, and in another one its address, if there is one."""
+    """Read the text in a field of the object in each line, and in another one its address, if there is one.
+
+    hint: behind the message of a line without the field.
+    """
     for place, line in lines_of(handle, name, counts):
         row = line if isinstance(line, Invalid) else _json_row(line, field, place)
-        yield row if isinstance(row, Invalid) else _located(_json_text(row, field, place), row, url_field)
+        yield row if isinstance(row, Invalid) else _located(_json_text(row, field, place, hint), row, url_field)
 
 
 def json_field(line: str, field: str, place: str) -> Item:
@@ -247,11 +250,11 @@ def _json_row(line: str, field: str, place: str) -> dict[str, Any] | Invalid:
     return row
 
 
-def _json_text(row: dict[str, Any], field: str, place: str) -> Item:
+def _json_text(row: dict[str, Any], field: str, place: str, hint: str = "") -> Item:
     try:
         value = field_value(row, field)
     except KeyError:
-        return Invalid(place, f"no field {field!r}; this line has {_names(row)}")
+        return Invalid(place, f"no field {field!r}; this line has {_names(row)}{hint}")
     return _text_or_invalid(value, place, f"field {field!r}: ")
 
 
@@ -290,9 +293,18 @@ def column_of(names: Sequence[str], field: str) -> str | None:
 
 
 def read_csv(
-    handle: BinaryIO, name: str, field: str, delimiter: str, counts: ReadingCounts, url_field: str | None = None
+    handle: BinaryIO,
+    name: str,
+    field: str,
+    delimiter: str,
+    counts: ReadingCounts,
+    url_field: str | None = None,
+    hint: str = "",
 ) -> Iterator[Item | Located]:
-    """Read the column `field` of a table whose first line names the columns, and that of addresses if it has one."""
+    """Read the column `field` of a table whose first line names the columns, and that of addresses if it has one.
+
+    hint: behind the message of a table without the column.
+    """
     head = handle.read(len(codecs.BOM_UTF8))
     counts.has_byte_order_mark = head == codecs.BOM_UTF8
     handle.seek(0)
@@ -305,7 +317,9 @@ def read_csv(
         if bad := _ESCAPED_BYTE.search("".join(header)):
             raise UserError(f"{name}, line 1: {_not_utf8(ord(bad[0]) - 0xDC00, head.startswith(_UTF16))}")
         if field not in header:
-            raise UserError(f"{name}: no column {field!r}; the file has {_names(header)}")
+            others = [other for other in ",;\t|" if other != delimiter and field in "".join(header).split(other)]
+            divided = f", divided by {others[0]!r}; expected {delimiter!r}" if others else hint
+            raise UserError(f"{name}: no column {field!r}; the file has {_names(header)}{divided}")
         column = header.index(field)
         line = rows.line_num + 1
         for row in rows:
@@ -327,9 +341,18 @@ def read_csv(
 
 
 def read_parquet(
-    handle: BinaryIO, name: str, field: str, counts: ReadingCounts, size_bytes: int, url_field: str | None = None
+    handle: BinaryIO,
+    name: str,
+    field: str,
+    counts: ReadingCounts,
+    size_bytes: int,
+    url_field: str | None = None,
+    hint: str = "",
 ) -> Iterator[Item | Located]:
-    """Read a column of strings, and one of their addresses if there is one; `counts.position` follows the rows."""
+    """Read a column of strings, and one of their addresses if there is one; `counts.position` follows the rows.
+
+    hint: behind the message of a table without the column.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -340,7 +363,7 @@ def read_parquet(
         names = table.schema_arrow.names
         column = column_of(names, field)
         if column is None:
-            raise UserError(f"{name}: no column {field!r}; the file has {_names(names)}")
+            raise UserError(f"{name}: no column {field!r}; the file has {_names(names)}{hint}")
         of_url = None if url_field is None else column_of(names, url_field)
         columns = [column] if of_url in (None, column) else [column, of_url]
         row, rows = 0, table.metadata.num_rows

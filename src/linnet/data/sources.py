@@ -57,6 +57,9 @@ _KNOWN_SUFFIXES = ", ".join(suffix for suffixes in FORMATS.values() for suffix i
 _SAVED_DATA_SETS = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
 """The files by which folders that `save_to_disk` of the library `datasets` wrote are known."""
 
+_JSON_LIST = re.compile(r'\s*\[\s*\{\s*"')
+"""How a JSON file of rows begins."""
+
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[nrtf0\\])")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "0": "\0", "\\": "\\"}
 
@@ -85,7 +88,10 @@ class Source:
         skip_invalid: bool = False,
         may_be_empty: bool = False,
         url_field: str | None = None,
+        has_choice: bool = True,
     ) -> None:
+        """has_choice: the user may name another `field`, so an error says so."""
+        self._hint = "; `field` names another" if has_choice else ""
         self.settings: dict[str, Any] = {
             "field": field,
             "separator": separator,
@@ -184,7 +190,8 @@ class Source:
                     counts.crlf_lines += text.count("\r\n")
                 if counts.documents == 1 and self.kind == "text":
                     second = text.find("\n") + 1
-                    counts.has_json_lines = second > 0 and text[:2] == text[second : second + 2] == '{"'
+                    has_lines = second > 0 and text[:2] == text[second : second + 2] == '{"'
+                    counts.has_json_lines = has_lines or _JSON_LIST.match(text) is not None
                 if self._skip_invalid or not counts.invalid:  # else it is read on only to be counted
                     yield text, url
             advance(self.size_bytes - position)
@@ -214,19 +221,23 @@ class Source:
             if self.kind == "text":
                 yield from read_text_documents(content, self.name, self._separator, counts)
             elif self.kind == "jsonl":
-                yield from read_json_lines(content, self.name, self._field, counts, self._url_field)
+                yield from read_json_lines(content, self.name, self._field, counts, self._url_field, self._hint)
             elif self.kind == "csv":
                 delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
-                yield from read_csv(content, self.name, self._field, delimiter, counts, self._url_field)
+                yield from read_csv(content, self.name, self._field, delimiter, counts, self._url_field, self._hint)
             elif self.kind == "html":
                 yield from read_html(content, self.name)
             elif self.kind == "warc":
                 yield from read_warc(content, self.name)
             elif self._compression:  # its end has to be read first
                 with _copy_of(iter(partial(content.read, BLOCK_BYTES), b"")) as copy:
-                    yield from read_parquet(copy, self.name, self._field, counts, self.size_bytes, self._url_field)
+                    yield from read_parquet(
+                        copy, self.name, self._field, counts, self.size_bytes, self._url_field, self._hint
+                    )
             else:
-                yield from read_parquet(handle, self.name, self._field, counts, self.size_bytes, self._url_field)
+                yield from read_parquet(
+                    handle, self.name, self._field, counts, self.size_bytes, self._url_field, self._hint
+                )
 
     def _check(self, counts: ReadingCounts) -> None:
         """`UserError` for a reading with invalid documents that are not to be skipped, or without any document."""
@@ -236,7 +247,9 @@ class Source:
             others = f"; {counts.invalid:,} of {total:,} documents are invalid" if counts.invalid > 1 else ""
             raise UserError(f"{first.place}: {first.reason}{others}")
         if not counts.documents and not self._may_be_empty:
-            reason = f"{first.reason} in {first.place}" if first else "every one is empty"
+            reason = (
+                f"the first of {counts.invalid:,} in {first.place}: {first.reason}" if first else "every one is empty"
+            )
             raise UserError(f"{self.name}: no documents, {reason}")
 
 
@@ -295,7 +308,8 @@ def _files_of_folder(folder: Path) -> list[str]:
         )
     if others:
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
-        note(f"{folder}: {others.total():,} files of other kinds are not read ({kinds})")
+        unread = "1 file of another kind is" if others.total() == 1 else f"{others.total():,} files of other kinds are"
+        note(f"{folder}: {unread} not read ({kinds})")
     return known
 
 
@@ -370,7 +384,9 @@ def describe_reading(sources: Iterable[Source]) -> list[str]:
             names = _first_of([source.name for source in of_kind])
             lines.append(f"{names}: {ends:,} of {of:,} {what} end in CRLF, which stays as it is")
     if rows := [source.name for source in read if source.counts.has_json_lines]:
-        lines.append(f"{_first_of(rows)}: lines of JSON, read as text; rows are read from a file named .jsonl")
+        lines.append(
+            f"{_first_of(rows)}: JSON, read as text; rows are read from a file named .jsonl, one object a line"
+        )
     if undivided := [source for source in read if source.is_undivided]:
         names = _first_of([source.name for source in undivided])
         lines.append(f"the separator '{undivided[0].settings['separator']}' divides nothing in {names}")

@@ -223,7 +223,7 @@ def documents_of_texts(
 
 def texts_of_file(path: str | Path) -> list[str]:
     """The documents of an input of text; see `data.sources.Source` for its formats."""
-    with Source(path) as source, progress("reading", source.size_bytes, "bytes") as advance:
+    with Source(path, has_choice=False) as source, progress("reading", source.size_bytes, "bytes") as advance:
         texts = list(source.documents(advance))
         for line in describe_reading([source]):
             note(line)

@@ -146,8 +146,8 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"text": null}', "field 'text': expected a string, found null"),
         ('{"text": ["a"]}', "field 'text': expected a string, found a list"),
         ('{"text": "\\ud83d"}', "field 'text': holds half of a surrogate pair, which is not Unicode text"),
-        ('{"body": "a", "id": 7}', "no field 'text'; this line has 'body', 'id'"),
-        ("{}", "no field 'text'; this line has no fields"),
+        ('{"body": "a", "id": 7}', "no field 'text'; this line has 'body', 'id'; `field` names another"),
+        ("{}", "no field 'text'; this line has no fields; `field` names another"),
         ('["a"]', "expected a JSON object with a field 'text', found a list"),
         ('"a"', "expected a JSON object with a field 'text', found a string"),
         ('{"text": "a"', "not valid JSON (Expecting ',' delimiter)"),
@@ -177,7 +177,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"body": ["a"], "n": [1]}, ": no column 'text'; the file has 'body', 'n'"),
+        ({"body": ["a"], "n": [1]}, ": no column 'text'; the file has 'body', 'n'; `field` names another"),
         ({"text": [1]}, ", row 1: column 'text': expected a string, found a number"),
         ({"text": ["a", None]}, ", row 2: column 'text': expected a string, found null"),
         ({"text": pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())}, ", row 2: column 'text': not UTF-8 text"),
@@ -335,7 +335,9 @@ def test_rows_that_are_read_as_text_are_told(tmp_path: Path, monkeypatch: pytest
         sources = open_sources(stack, ["-", *map(str, paths)])
         assert [len(list(source.documents())) for source in sources] == [1, 1, 1, 2]
         (line,) = describe_reading(sources)
-    assert line == "<stdin> and 1 other file: lines of JSON, read as text; rows are read from a file named .jsonl"
+    assert line == (
+        "<stdin> and 1 other file: JSON, read as text; rows are read from a file named .jsonl, one object a line"
+    )
 
 
 def test_rows_have_addresses_of_their_pages(tmp_path: Path) -> None:
@@ -367,7 +369,9 @@ def test_a_field_may_be_a_path(tmp_path: Path) -> None:
             ["b"],
             ["c"],
         ]
-    assert message(lines, field="meta.body") == ", line 1: no field 'meta.body'; this line has 'meta', 'x.y'"
+    assert message(lines, field="meta.body") == (
+        ", line 1: no field 'meta.body'; this line has 'meta', 'x.y'; `field` names another"
+    )
     assert message(columns, field="meta.body") == ", row 1: column 'meta': no field 'body'"
     assert message(lines, field="meta.parts.1.of.it").startswith(", line 1: no field")
 
@@ -382,7 +386,10 @@ def test_tables(tmp_path: Path) -> None:
         ),
         field="id",
     ) == ["1", "2", "3"]
-    assert message(write(tmp_path / "b.csv", "id;text\n1;a\n")) == ": no column 'text'; the file has 'id;text'"
+    divided = ": no column 'text'; the file has 'id;text', divided by ';'; expected ','"
+    assert message(write(tmp_path / "b.csv", "id;text\n1;a\n")) == divided
+    other = ": no column 'text'; the file has 'id', 'body'; `field` names another"
+    assert message(write(tmp_path / "c.csv", "id,body\n1,a\n")) == other
     uneven = write(tmp_path / "c.csv", 'id,text\n1,"a\nb"\n2,a,b\n3,c\n')
     assert message(uneven) == ", line 4: 3 columns; expected 2, as in the first line"
     assert documents(uneven, skip_invalid=True) == ["a\nb", "c"]
@@ -405,7 +412,9 @@ def test_invalid_documents_are_counted_and_left_out_on_request(tmp_path: Path) -
         ]
     text = write(tmp_path / "a.txt", b"one<|endoftext|>tw\xff<|endoftext|>three")
     assert documents(text, skip_invalid=True) == ["one", "three"]
-    assert message(write(tmp_path / "b.txt", b"\xff"), skip_invalid=True).startswith(": no documents, not UTF-8 text")
+    assert message(write(tmp_path / "b.txt", b"\xff"), skip_invalid=True).startswith(
+        ": no documents, the first of 1 in "
+    )
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 20])
@@ -442,6 +451,13 @@ def test_marks_and_line_endings_of_rows_are_told(tmp_path: Path, suffix: str, co
             f"{path}: begins with a byte order mark, which is dropped",
             f"{path}: 2 of 3 lines within texts end in CRLF, which stays as it is",
         ]
+
+
+def test_a_list_of_rows_in_json_is_told_and_read_as_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", json.dumps([{"text": "a"}, {"text": "b"}], indent=1))
+    with Source(path) as source:
+        assert len(list(source.documents())) == 1
+        assert describe_reading([source])[0].startswith(f"{path}: JSON, read as text; rows are read from a file named")
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])

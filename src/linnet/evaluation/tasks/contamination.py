@@ -88,7 +88,7 @@ def documents_of(path: Path) -> Iterator[str]:
             start = end + 1
         return
     for file in expand_inputs([str(path)]):
-        with Source(file, may_be_empty=file != str(path)) as source:
+        with Source(file, may_be_empty=file != str(path), has_choice=False) as source:
             yield from source.documents()
 
 

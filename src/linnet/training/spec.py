@@ -335,6 +335,10 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
         if own.get("tokens") is not None:
             fields.pop("steps", None)  # the other way to give the length
         plain["training"] = merge_fields(fields, own)
+        if recipe == AUTO and "tokens" in fields and plain.get("start_from") is not None:
+            # The steps that make them in windows: conversations, pairs and prompts have no number of tokens.
+            length = RunSpec.parse(plain, origin, assigned, assigned_by).resolved().training.steps
+            plain["training"] |= {"tokens": None, "steps": length}
     return RunSpec.parse(plain, origin, assigned, assigned_by)
 
 

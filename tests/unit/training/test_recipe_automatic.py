@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError, note
 from linnet.model.cost import model_cost
+from linnet.training.data import check_training_on_rows
 from linnet.training.recipe import STEP_TOKENS, TOKENS, batch_size, peak_learning_rate
 from linnet.training.run import resolve_run_config, train
 from linnet.training.spec import read_run
@@ -61,6 +62,19 @@ def test_trained_weights_get_a_tenth_of_the_rate(caplog):
         " then linear to 0"
     )
     assert "learning rate 0.00078 (of fine-tuning), 100 steps" in told[1] and len(told) == 2
+
+
+def test_a_run_from_trained_weights_has_the_steps_that_are_told(caplog):
+    """Conversations, pairs and prompts refuse a number of tokens, which no user has given."""
+    note.cache_clear()
+    fresh, trained = (run(recipe="auto", start_from=start) for start in (None, "runs/mine"))
+    assert fresh.training.tokens and trained.training.tokens is None
+    assert trained.training.steps == fresh.resolved().training.steps
+    assert f"{trained.training.steps:,} steps of" in caplog.text
+    check_training_on_rows(trained)
+    given = run("training.tokens=4096", recipe="auto", start_from="runs/mine")
+    with pytest.raises(UserError, match=r"training\.tokens: 4096: applies only to text"):
+        check_training_on_rows(given)
 
 
 def test_what_auto_chose_is_told_with_the_fields_beside_it(caplog):

@@ -60,7 +60,7 @@ def test_ten_thousand_requests_leave_nothing_behind(served):
             list(pool.map(lambda numbers: _ask(url, numbers), runs))
             memory.append(about.memory_info().rss)
     print(f"{REQUESTS / (time.monotonic() - start_s):.0f} requests/s, MiB: {[bytes_ >> 20 for bytes_ in memory]}")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while about.num_fds() > files and time.monotonic() < deadline:
         time.sleep(0.1)
     print(f"files {files}, then {about.num_fds()}; threads {threads}, then {about.num_threads()}")

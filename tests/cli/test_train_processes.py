@@ -130,7 +130,7 @@ def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int
 
 
 def test_what_one_process_saved_two_go_on_with(place: Path, monkeypatch: pytest.MonkeyPatch):
-    """And three of its steps later a killed one ends the others within seconds; what was saved stays good."""
+    """And three of its steps later a killed one ends the others before a collective does; what was saved stays good."""
     run = place / "grown"
     with monkeypatch.context() as patched:
         patched.setattr(LogReporter, "line", lambda _, line: line["step"] >= 10 and signal.raise_signal(signal.SIGTERM))
@@ -139,7 +139,7 @@ def test_what_one_process_saved_two_go_on_with(place: Path, monkeypatch: pytest.
     started = start([*SLOWED_TRAIN, run.name, *SHARD], 2, cwd=place)
     wait_for(run, before + 1, started)
     started[1].kill()
-    ended = finish(started, timeout_s=30)
+    ended = finish(started, timeout_s=120)
     assert [code for code, _, _ in ended] == [1, -signal.SIGKILL], ended
     assert ended[0][2].count("error:") == 1 and "another process of this run ended" in ended[0][2]
     ended = finish(start([*TRAIN, run.name, *SHARD], 2, cwd=place))

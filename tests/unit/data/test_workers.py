@@ -117,7 +117,7 @@ def test_workers_end_with_the_process_that_started_them():
     done = subprocess.run([sys.executable, "-c", program], check=False, stdout=subprocess.PIPE, text=True, timeout=60)
     workers = [int(number) for number in done.stdout.split()]
     assert len(workers) == 2
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 60
     while not all(map(has_ended, workers)) and time.monotonic() < end_s:
         time.sleep(0.02)
     assert all(map(has_ended, workers))
@@ -147,7 +147,7 @@ def work(batch):
     if batch == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         begun.touch()
-        time.sleep(20)
+        time.sleep(120)
         finished.touch()
     while not begun.exists():
         time.sleep(0.01)

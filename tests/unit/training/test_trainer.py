@@ -450,7 +450,7 @@ def test_the_next_batches_are_read_during_a_step_and_those_of_the_last_step_are_
         name = "steps"
 
         def after_update(self, result):
-            end_s = time.monotonic() + 10  # for the thread
+            end_s = time.monotonic() + 60  # for the thread
             while len(read) < min(24, 2 * self.context.state.step + 2) and time.monotonic() < end_s:
                 time.sleep(0.001)
             steps.append(list(read))

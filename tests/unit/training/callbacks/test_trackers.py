@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,22 +122,28 @@ def _killed(run, folder, step):
     assert ended.returncode == -signal.SIGKILL
 
 
-def _interrupted(run, folder):
-    """Killed twice behind a checkpoint, stopped once, finished."""
+def _interrupted(run, folder, wait):
+    """Killed twice behind a checkpoint, stopped once, finished; before the last two `wait` passes over a second, by
+    which trackers order their files.
+    """
     _killed(run, folder, 9)
     _killed(run, folder, 12)
-    time.sleep(1.1)  # TensorBoard orders its files by the second
+    wait()
     train_run(run, folder, Stops(13))
-    time.sleep(1.1)
+    wait()
     train_run(run, folder)
 
 
-def test_tensorboard_has_each_step_once(tmp_path, tiny_run):
+def test_tensorboard_has_each_step_once(tmp_path, tiny_run, monkeypatch):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer import event_file_writer
 
+    waits, clock = list[None](), time.time
+    ahead = SimpleNamespace(time=lambda: clock() + 2 * len(waits))
+    monkeypatch.setattr(event_file_writer, "time", ahead)  # of its file names
     run = tiny_run(steps=20, trackers=["tensorboard"], checkpoint={"every": 6}, evaluate={"every": 10, "tokens": 64})
-    _interrupted(run, tmp_path / "run")
+    _interrupted(run, tmp_path / "run", lambda: waits.append(None))
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     found = [(event.step, event.value) for event in events.Scalars("loss")]
@@ -184,7 +191,7 @@ def _logged(folder):
 
 def test_weights_and_biases_resumes_one_run_and_gets_no_step_twice(tmp_path, tiny_run, offline):
     run = tiny_run(steps=20, trackers=["wandb"], checkpoint={"every": 6}, evaluate={"every": 10, "tokens": 64})
-    _interrupted(run, tmp_path / "run")
+    _interrupted(run, tmp_path / "run", lambda: time.sleep(1.1))
     time.sleep(0.5)
     found = _logged(tmp_path / "run")
     steps = sorted(step for _, step, _ in found)

@@ -147,7 +147,12 @@ def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path, pr
     [
         ("a.txt", b"", [], "a.txt: empty file, expected text"),
         ("a.txt", b"one\ntwo\n\xff\n", [], "a.txt, line 3: not UTF-8 text (byte 0xFF); save the file as UTF-8"),
-        ("a.jsonl", b'{"text": "a"}\n{"t": 1}\n', [], "a.jsonl, line 2: no field 'text'; this line has 't'"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"t": 1}\n',
+            [],
+            "a.jsonl, line 2: no field 'text'; this line has 't'; --field names another",
+        ),
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', [], "a.jsonl, line 2: not valid JSON (Expecting ':' delimiter)"),
         ("a.txt", b"a b", ["--validation", "0.9"], "--validation 0.9: expected a fraction above 0 and below 0.5"),
         (

@@ -309,7 +309,8 @@ def test_error_in_the_last_of_many_files_leaves_nothing(tmp_path: Path) -> None:
     good = json_file(tmp_path / "good.jsonl", STORIES)
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "a"}\n{"txt": "b"}\n')
-    assert refusal([good, str(bad)], tmp_path / "data") == f"{bad}, line 2: no field 'text'; this line has 'txt'"
+    expected = f"{bad}, line 2: no field 'text'; this line has 'txt'; `field` names another"
+    assert refusal([good, str(bad)], tmp_path / "data") == expected
     assert visible(tmp_path) == {"good.jsonl", "bad.jsonl"}
 
 

@@ -420,10 +420,12 @@ class CompiledSteps:
 
     def logits_behind(self, tokens: Sequence[int]) -> Tensor:
         """The same for tokens as numbers."""
-        if self._compiled is None or self._faster is not self._compiled:  # others may keep the tensor
+        step = self._compiled
+        if step is None or self._faster is not step or not BUILDS.enabled:  # others may keep the tensor
             return self.logits(torch.tensor([[token] for token in tokens]))
-        self._numbers_B[:] = tokens
-        return self.logits(self._tokens_B1)
+        for row, token in enumerate(tokens):
+            self._numbers_B[row] = token
+        return step(self._tokens_B1)
 
     @cached_property
     def _tokens_B1(self) -> Tensor:

@@ -180,7 +180,7 @@ def write_page(out: Path) -> None:
     if not figures:
         raise SystemExit(f"{out}: no model has been through all stages")
     rest = [name for name in MIXERS if name not in figures]
-    left = f"Not trained yet: {', '.join(rest)}." if rest else ""
+    left = f"Not trained yet: {', '.join(rest)}.\n\n" if rest else ""
     text = TEMPLATE.read_text().format(
         stages=stages_table(figures), types=types_table(figures), said=transcripts(list(figures), out), left=left
     )

@@ -134,6 +134,7 @@ def test_a_conversation_by_keys_where_again_shows_the_new_answer_alone(running, 
         walk_to(page, "input[name=mode]")
         press(page, "ArrowLeft")
         assert page.value("document.querySelector('input[name=mode]:checked').value") == "chat"
+        assert page.value("document.querySelector('.held').hidden")  # no layers are told of in a conversation
         page.value("document.getElementById('prompt').value = ''")
         walk_to(page, "#prompt")
         page.call("Input.insertText", text="Hello")

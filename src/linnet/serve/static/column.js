@@ -129,7 +129,7 @@ export class Column {
     this.controller?.abort();
     this.#release(this.session);
     Object.assign(this, { mode, session: null, tokens: [], messages: [], last: null, held: null, chosen: null, hidden: 0 });
-    const ofTexts = this.element.querySelectorAll(".policy-label, .fork, .save, .button");
+    const ofTexts = this.element.querySelectorAll(".policy-label, .fork, .save, .button, .held");
     for (const part of ofTexts) part.hidden = mode === "chat";
     this.#part(".problem").textContent = "";
     this.#part(".figures").textContent = "";

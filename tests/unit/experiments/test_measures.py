@@ -1,6 +1,7 @@
 """Measuring: the story is what `generate` gives, the speed a median of runs in turn."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -67,13 +68,18 @@ def test_speeds_are_medians_and_the_models_take_turns(monkeypatch: pytest.Monkey
 
 
 def test_a_speed_counts_passes_over_one_token_and_not_the_prompt(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
-    passes, logits = [], CachedReader.logits
+    passes, logits, logits_behind = [], CachedReader.logits, CachedReader.logits_behind
 
     def counted(reader: CachedReader, tokens: torch.Tensor) -> torch.Tensor:
-        passes.append(tokens.shape[1])
+        passes.extend([tokens.shape[1]] if tokens.shape[1] > 1 else [])
         return logits(reader, tokens)
 
+    def counted_behind(reader: CachedReader, tokens: Sequence[int]) -> torch.Tensor:
+        passes.append(1)
+        return logits_behind(reader, tokens)
+
     monkeypatch.setattr(CachedReader, "logits", counted)
+    monkeypatch.setattr(CachedReader, "logits_behind", counted_behind)
     monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(0.5 if length == 1 else 100.0 for length in passes))
     assert measure._tokens_per_s(model, "Once", Sampling(seed=0), 8) == 2.0
     assert passes == [5] + [1] * 8

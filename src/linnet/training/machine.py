@@ -132,12 +132,13 @@ def check_memory(
         return
     of_one = needed(1)
     if of_one > free:
-        one = "one sequence" if rows == 1 else "both answers of a pair" if rows == 2 else f"a group of {rows} answers"
-        length = f"{tokens:,} tokens" if rows == 1 else f"{tokens:,} tokens each"
-        problem = f"{decimal(of_one)} of memory for {one} of {length}, {decimal(free)} are free"
-        accepted = "a smaller model, or a shorter context"
+        example, accepted = f"one sequence of {tokens:,} tokens", "a smaller model, or a shorter context"
         if spec.grpo is not None:
+            example = f"a group of {rows} answers of {tokens:,} tokens each"
             accepted = "a smaller model, or a smaller training.grpo.group or max_tokens"
+        elif spec.preference is not None:
+            example = f"both answers of a pair of {tokens:,} tokens each"
+        problem = f"{decimal(of_one)} of memory for {example}, {decimal(free)} are free"
         raise UserError(problem, field="model", value=run.model.name, accepted=accepted)
     most = max(1, int((free - of_one) // max(1, needed(2) - of_one)))
     raise UserError(

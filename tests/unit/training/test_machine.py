@@ -207,6 +207,10 @@ def test_answers_of_a_group_and_of_a_pair_are_counted(tiny_run, monkeypatch):
     told = r"of memory for a group of 4 answers of 16 tokens each, .* or a smaller training\.grpo\.group or max_tokens"
     with pytest.raises(UserError, match=told):
         check_memory(_started(tiny_run(), grpo={"group": 4}).resolved(), CPU, torch.float32)
+    with pytest.raises(UserError, match="of memory for a group of 2 answers of 16 tokens each"):
+        check_memory(_started(tiny_run(), grpo={"group": 2}).resolved(), CPU, torch.float32)
+    with pytest.raises(UserError, match="of memory for both answers of a pair of 16 tokens each"):
+        check_memory(_started(tiny_run(), preference={}).resolved(), CPU, torch.float32)
 
 
 def test_models_that_are_held_besides_are_counted(tiny_run, tiny_model, tmp_path, monkeypatch):

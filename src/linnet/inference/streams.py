@@ -82,7 +82,7 @@ class Stream(Iterator[Event]):
     the token that was chosen last, which may be a stop id. tokens: all of the stream that are known, those of `pending`
     included. remaining: how many may still be generated. cached_tokens: those of the prompt whose state was in a prefix
     store. stored: the use of that store. events: those that have not been pulled. rows, row: the state that holds the
-    stream, and its row there. takes_likeliest: its next token is the likeliest one, whatever came before.
+    stream, and its row there. is_plain_greedy: its next token is the likeliest one, whatever came before.
     """
 
     def __init__(self, request: Request, step: Callable[[], bool], cancel: Callable[["Stream"], None]) -> None:
@@ -101,7 +101,7 @@ class Stream(Iterator[Event]):
         self.settings = replace(sampling, seed=None, drawn=0)
         is_adjusted = bool(sampling.logit_bias) or sampling.penalizes
         plain = request.grammar is None and request.logprobs is None and not is_adjusted
-        self.takes_likeliest = sampling.greedy and plain
+        self.is_plain_greedy = sampling.greedy and plain
         self.step, self._cancel = step, cancel
         self._stop_ids, self.remaining = frozenset(request.stop_ids), request.max_tokens
         self._generator: torch.Generator | None = None
@@ -260,7 +260,7 @@ class StreamBatch:
     def store(self) -> None:
         """Add the states of streams that have ended, or reached a snapshot position, to the prefix store."""
         for row, stream in enumerate(self.streams):
-            if stream.stored is not None and self.is_due(row):
+            if self.is_due(row):
                 stream.settle()
                 assert stream.stored is not None
                 stream.stored.save(self.state, row)
@@ -275,9 +275,9 @@ class StreamBatch:
 
         On a CPU the last rows move to the free places; all rows are copied when half of them are free.
         """
-        if all(stream.finish_reason is None for stream in self.streams):
-            return
         running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
+        if len(running) == len(self.streams):
+            return
         for stream in self.streams:
             if stream.finish_reason is not None and not stream.request.keep_state:
                 stream.rows = None
@@ -327,19 +327,8 @@ def choose_next(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -
 
     A stream whose logits are not finite, or whose grammar fails, ends with that error; the others go on.
     """
-    for stream in streams:
-        if not stream.takes_likeliest:
-            break
-    else:
-        own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
-        try:
-            tokens = choose_tokens(own_BV, streams[0].settings, None)
-        except UserError:  # of one of them
-            pass
-        else:
-            for stream, token in zip(streams, tokens, strict=True):
-                stream.append(token)
-            return
+    if _choose_likeliest(streams, logits_BV, vocab_size):
+        return
     if len(streams) == 1:
         _choose_alike(streams, logits_BV, vocab_size, _uniform_B(streams))
         return
@@ -358,6 +347,21 @@ def _uniform_B(streams: Sequence[Stream]) -> Tensor | None:
     if streams[0].settings.greedy:
         return None
     return torch.tensor([stream.uniform() for stream in streams], dtype=torch.float64)
+
+
+def _choose_likeliest(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -> bool:
+    """The likeliest token of every stream; False, and none is chosen, if one needs more or has logits not finite."""
+    for stream in streams:  # `all` would take longer than the loop
+        if not stream.is_plain_greedy:
+            return False
+    own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
+    try:
+        tokens = choose_tokens(own_BV, streams[0].settings, None)
+    except UserError:  # which stream it is of is found row by row
+        return False
+    for stream, token in zip(streams, tokens, strict=True):
+        stream.append(token)
+    return True
 
 
 def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int, uniform_B: Tensor | None) -> None:

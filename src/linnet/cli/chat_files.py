@@ -108,7 +108,7 @@ class ChatFileOptions:
 
         context_length = ModelSpec.load(folder / CONFIG).context_length
         if kind != "prompts":
-            return LengthLimit(context_length, long, pairs=kind == "preferences")
+            return LengthLimit(context_length, long)
         from linnet.training.sections import GrpoSpec
 
         answer = GrpoSpec().max_tokens if self.max_tokens is None else self.max_tokens

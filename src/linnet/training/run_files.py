@@ -169,7 +169,7 @@ def _prepare_chat(run: RunSpec, given: RunFiles) -> None:
 def _length_limit(run: RunSpec, given: RunFiles) -> LengthLimit:
     """Of the tokens of a conversation: the context that the run trains with."""
     tokens = run.training.context_length or run.model.context_length
-    return LengthLimit(tokens, given.options.get("long_conversations", "refuse"), pairs=given.kind == PREFERENCES)
+    return LengthLimit(tokens, given.options.get("long_conversations", "refuse"))
 
 
 def _check_chat(run: RunSpec, given: RunFiles) -> None:

@@ -61,7 +61,7 @@ class MachineOptions:
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _Generation:
     """A text that is about to be written: its tokens as they come, and what is printed of the model.
 
     session: the stream that it belongs to, if that is saved or was loaded.
@@ -157,17 +157,17 @@ def generate(
     machine.set_up()
     given = given.read()
     if engine == "onnx":
-        begun = _begin_with_graphs(model, given, machine, state, sampling, ending)
+        generation = _start_with_graphs(model, given, machine, state, sampling, ending)
     else:
         language_model = _prepared(load(model, machine.device), given, machine, state, sampling)
         if text.beams is not None or text.best_of is not None or text.n > 1:
             _print_whole_texts(language_model, given, next_token, text, machine, state, sampling, ending, as_json)
             return
-        begun = _begin(language_model, given, text, machine, state, sampling, ending)
-    _print(begun, given, state, text.logprobs is not None, sampling, stream, as_json)
-    if begun.session is not None and state.save_state is not None:
+        generation = _start(language_model, given, text, machine, state, sampling, ending)
+    _print(generation, given, state, text.logprobs is not None, sampling, stream, as_json)
+    if generation.session is not None and state.save_state is not None:
         note_replaced(state.save_state)
-        begun.session.save(state.save_state)
+        generation.session.save(state.save_state)
         note(f"stream: {state.save_state}")
 
 
@@ -180,14 +180,14 @@ def _refuse_beside_tools(given: PromptOptions, text: ContinuationOptions, state:
         raise UserError("--tools: a conversation has no such option; leave one of them out", field=name)
 
 
-def _begin_with_graphs(
+def _start_with_graphs(
     model: str,
     given: PromptOptions,
     machine: MachineOptions,
     state: StateOptions,
     sampling: "Sampling",
     ending: dict[str, Any],
-) -> _Begun:
+) -> _Generation:
     """A text that exported graphs write; `UserError` for options that they do not have."""
     torch_options = {
         "--input": given.input_text is not None,
@@ -207,7 +207,7 @@ def _begin_with_graphs(
         graphs.tokenizer = graphs.tokenizer.parsing_special()
     continuation = graphs.stream(given.prompt, given.max_tokens, sampling, given.ignore_eos, **ending)
     weights_bytes = sum(path.stat().st_size for path in Path(model).glob("model.onnx*"))
-    return _Begun(continuation, graphs.graphs.description.model.context_length, weights_bytes)
+    return _Generation(continuation, graphs.graphs.description.model.context_length, weights_bytes)
 
 
 def _prepared(
@@ -254,7 +254,7 @@ def _print_whole_texts(
     print_best(given.prompt, completions, judge, sampling.seed, text.logprobs, as_json)
 
 
-def _begin(
+def _start(
     model: "LanguageModel",
     given: PromptOptions,
     text: ContinuationOptions,
@@ -262,7 +262,7 @@ def _begin(
     state: StateOptions,
     sampling: "Sampling",
     ending: dict[str, Any],
-) -> _Begun:
+) -> _Generation:
     """A text of its own, or one more part of a stream that is saved or was loaded."""
     from linnet.inference.language_model import load
     from linnet.inference.readers import Caches
@@ -278,18 +278,18 @@ def _begin(
         how: dict[str, Any] = {"cache_policy": state.policy, "ignore_eos": given.ignore_eos, "input": given.input_text}
         caches = Caches(state.kv_cache)
         continuation = model.stream(given.prompt, given.max_tokens, sampling, caches, **how, **ending)
-        return _Begun(continuation, context_length, weights_bytes)
+        return _Generation(continuation, context_length, weights_bytes)
     if state.load_state is None:
         session = Session(model, state.policy, given.input_text)
     else:
         session = Session.load(model, state.load_state)
     session.feed(given.prompt)
     continuation = session.stream(given.max_tokens, sampling, given.ignore_eos, **ending)
-    return _Begun(continuation, context_length, weights_bytes, session)
+    return _Generation(continuation, context_length, weights_bytes, session)
 
 
 def _print(
-    begun: _Begun,
+    generation: _Generation,
     given: PromptOptions,
     state: StateOptions,
     logprobs: bool,
@@ -298,21 +298,21 @@ def _print(
     as_json: bool,
 ) -> None:
     """Print the text and its figures, or both as JSON; the figures also of a text that is interrupted."""
-    continuation = begun.continuation
+    continuation = generation.continuation
     view = ContextView(continuation.state if state.show_context else None, given.prompt, stream and not as_json)
     if as_json:
-        settings: dict[str, Any] = {"seed": sampling.seed if begun.session is None else begun.session.seed}
+        settings: dict[str, Any] = {"seed": sampling.seed if generation.session is None else generation.session.seed}
         settings |= {"ignore_eos": given.ignore_eos, "calibration": state.calibration, "kv_cache": state.kv_cache}
-        settings |= {"cache_policy": state.policy, "weights_bytes": begun.weights_bytes}
+        settings |= {"cache_policy": state.policy, "weights_bytes": generation.weights_bytes}
         print_json(given.prompt, continuation, view, settings, logprobs)
         view.print_table()
         return
     try:
         print_text(given.prompt, continuation, view, stream)
     except KeyboardInterrupt:
-        print_figures(continuation, view, begun.context_length, begun.weights_bytes)
+        print_figures(continuation, view, generation.context_length, generation.weights_bytes)
         raise
-    print_figures(continuation, view, begun.context_length, begun.weights_bytes)
+    print_figures(continuation, view, generation.context_length, generation.weights_bytes)
 
 
 def _beam_settings(text: ContinuationOptions, next_token: SamplingOptions, sampling: "Sampling") -> dict[str, Any]:

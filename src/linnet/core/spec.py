@@ -119,8 +119,8 @@ def unknown_key(
     """
     accepted = f"accepted: {', '.join(fields)}"
     instead = did_you_mean(str(key), fields, accepted)
-    if (meant := other_names.get(str(key).lower())) is not None:
-        instead = f"did you mean {meant}? {accepted}"
+    if (field := other_names.get(str(key).lower())) is not None:
+        instead = f"did you mean {field}? {accepted}"
     elif within:
         instead = f"did you mean {' or '.join(within)}?"
     return f"{key}: unknown key (value {_short(value)}); {instead}"

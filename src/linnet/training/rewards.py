@@ -111,9 +111,10 @@ class Rewards:
 
 def reward_file(named: str | None) -> Path | None:
     """The file that determines a reward: the Python file, or the weights of the model; None for checkers."""
-    function = reward_function(named)
-    if named is None or function is not None:
-        return None if function is None else function[0]
+    if named is None:
+        return None
+    if (function := reward_function(named)) is not None:
+        return function[0]
     folder = find_model_folder(Path(named))
     return None if folder is None else weights_file(folder)
 

@@ -112,7 +112,7 @@ class Rollouts(HeldOutMeasure):
         count = context.spec.gradient_accumulation
         first, current, stored = context.state.data_position * count, dict[int, Batch](), dict[str, dict[str, Any]]()
         for part in range(count):
-            with self._told_if_too_large(f"in front of step {context.state.step + 1}", ("training.batch_size",)):
+            with self._explain_out_of_memory(f"in front of step {context.state.step + 1}", ("training.batch_size",)):
                 answers = self._drawn(rollout * count + part)
                 current[first + part] = batch = self._as_batch(answers)
             if self._spec.updates > 1:
@@ -129,7 +129,7 @@ class Rollouts(HeldOutMeasure):
             self.context.reporter.note(f"note: training.grpo: {steps}, so nothing is learned; {cure}")
 
     @contextmanager
-    def _told_if_too_large(self, when: str, others: Sequence[str] = ()) -> Iterator[None]:
+    def _explain_out_of_memory(self, when: str, others: Sequence[str] = ()) -> Iterator[None]:
         """`UserError` where memory runs out while answers are drawn. others: fields besides those of `grpo`."""
         try:
             yield
@@ -257,7 +257,7 @@ class Rollouts(HeldOutMeasure):
         with progress("answers to held-out prompts", total, shown=processes.is_rank0) as advance:
             for numbers in processes.share_work(context.stop, portions):
                 seeds = [self._seed(_HELD_OUT, number) for number in numbers]
-                with self._told_if_too_large("to held-out prompts"):
+                with self._explain_out_of_memory("to held-out prompts"):
                     answers = self._answers(context.model.whole(), self._held_out, numbers, seeds, group, advance)
                 for place, number in enumerate(numbers):
                     judged[number] = [each.judgement for each in answers[place * group : (place + 1) * group]]

@@ -60,6 +60,7 @@ class WarmPython(Popen):
             "environment": environment,
             "folder": os.fspath(given["cwd"] or Path.cwd()),
             "session": given["start_new_session"],
+            "hears_hangups": signal.getsignal(signal.SIGHUP) != signal.SIG_IGN,
         }
         streams = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
         self.pid = server().fork(job, [own if fd == -1 else fd for own, fd in enumerate(streams)])
@@ -140,6 +141,7 @@ def serve(requests: socket.socket) -> dict[str, Any]:
 def become(job: dict[str, Any], streams: list[int]) -> None:
     """What a new process finds."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL if job["hears_hangups"] else signal.SIG_IGN)
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
         os.close(fd)

@@ -59,10 +59,10 @@ def test_gradients_are_those_of_one_process():
 
 
 def test_only_real_waiting_is_counted():
-    """Not what is summed while both compute for a second, but the second that one of them comes late."""
-    first, last = of_two()
-    assert first["both_busy_s"] < 0.5 and last["both_busy_s"] < 0.5
-    assert first["last_late_s"] > 0.5 > last["last_late_s"]
+    """Not what is summed while both compute, but the time by which one of them comes late."""
+    first, last = (told["waits"] for told in of_two())
+    assert first["both_busy"] < 0.5 and last["both_busy"] < 0.5
+    assert first["last_late"] > 0.5 > last["last_late"]
 
 
 def test_the_wait_for_a_sum_is_counted():

@@ -57,7 +57,7 @@ def nginx(root: Path, location: str, upstream: str = "") -> Iterator[str]:
     command = ["nginx", "-c", f"{root}/nginx.conf", "-p", str(root), "-e", f"{root}/errors"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
@@ -84,7 +84,7 @@ def test_an_event_passes_before_the_next_is_made(tmp_path):
     async def chunks():
         for number, each in enumerate(arrived):
             yield {"number": number}
-            if not await asyncio.to_thread(each.wait, 10):
+            if not await asyncio.to_thread(each.wait, 60):
                 return
 
     async def stream(request):
@@ -116,7 +116,7 @@ def test_streams_end_with_their_clients_and_the_server_refuses(folder, tmp_path)
             assert next(lines).startswith(b"data:")
             assert direct.get("/health")["streams"] == {"tiny": 1}
             lines.close()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while direct.get("/health")["streams"]["tiny"] and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert direct.get("/health")["streams"] == {"tiny": 0}

@@ -86,7 +86,7 @@ def test_a_slow_reader_holds_nobody_up(served):
     start_s = time.monotonic()
     for number in range(20):
         assert client.complete(f"{number}", 4)["choices"][0]["finish_reason"] == "length"
-    assert time.monotonic() - start_s < 20
+    assert time.monotonic() - start_s < 120  # without end if a stream waited for its reader
     for raw in readers:
         answer = http.client.HTTPResponse(raw)
         answer.begin()

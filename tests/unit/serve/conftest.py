@@ -39,7 +39,7 @@ class Running:
 
     def close(self) -> None:
         self._uvicorn.should_exit = True
-        self._thread.join(timeout=20)
+        self._thread.join(timeout=120)
         self.socket.close()
 
 

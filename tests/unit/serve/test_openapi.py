@@ -20,7 +20,7 @@ EXAMPLES = 20
 @pytest.fixture(scope="module")
 def described(folders, tmp_path_factory):
     """A server, and what it says of itself."""
-    server = Running(folders, Limits(max_batch=4, timeout_s=10), Settings(state_dir=tmp_path_factory.mktemp("states")))
+    server = Running(folders, Limits(max_batch=4), Settings(state_dir=tmp_path_factory.mktemp("states")))
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     yield server, schema
     server.close()

@@ -37,7 +37,7 @@ def texts(page: Page) -> list[str]:
 
 def write(page: Page, text: str, atleast: int) -> None:
     page.value(f"document.getElementById('prompt').value = {text!r}; document.getElementById('send').click()")
-    page.until(f"{READY} && document.querySelector('.text').children.length >= {atleast}", 60)
+    page.until(f"{READY} && document.querySelector('.text').children.length >= {atleast}")
 
 
 @pytest.mark.slow
@@ -55,9 +55,9 @@ def test_two_models_write_and_streams_are_forked_and_rewound(running, folders, t
         expected = "Once" + session.generate(20, seed=5, temperature=1.0)
         assert [texts(page)[0].replace("\ufffd", ""), len(texts(page))] == [expected.replace("\ufffd", ""), 2]
         page.value("document.querySelectorAll('.token')[9].click()")
-        page.until("document.querySelector('.text').children.length == 10", 20)
+        page.until("document.querySelector('.text').children.length == 10")
         page.value("document.querySelector('.fork').click()")
-        page.until("document.querySelectorAll('.card').length == 3", 20)
+        page.until("document.querySelectorAll('.card').length == 3")
         assert texts(page)[2] == texts(page)[0]
         assert page.value("document.querySelector('.layers').children.length") >= 2
         page.value("document.querySelector('input[value=chat]').click()")
@@ -104,22 +104,22 @@ def test_everything_is_done_by_the_keyboard_and_what_is_written_stays(running, t
         page.call("Input.insertText", text=" there")
         walk_to(page, "#send")
         press(page, " ")
-        page.until(f"{READY} && document.querySelector('.text').children.length > 30", 60)
+        page.until(f"{READY} && document.querySelector('.text').children.length > 30")
         assert page.value("first.isConnected && first === document.querySelector('.text').firstChild")
         count = page.value("document.querySelector('.text').children.length")
         walk_to(page, ".text")
         for _ in range(3):
             press(page, "ArrowLeft")
         press(page, "Enter")
-        page.until(f"{READY} && document.querySelector('.text').children.length == {count - 2}", 20)
+        page.until(f"{READY} && document.querySelector('.text').children.length == {count - 2}")
         assert page.value("first.isConnected")
         press(page, "Tab", shift=True)
         walk_to(page, ".fork")
         press(page, "Enter")
-        page.until("document.querySelectorAll('.card').length == 2", 20)
+        page.until("document.querySelectorAll('.card').length == 2")
         walk_to(page, ".remove")
         press(page, "Enter")
-        page.until("document.querySelectorAll('.card').length == 1", 20)
+        page.until("document.querySelectorAll('.card').length == 1")
         assert page.errors == []
 
 
@@ -140,11 +140,11 @@ def test_a_conversation_by_keys_where_again_shows_the_new_answer_alone(running, 
         page.call("Input.insertText", text="Hello")
         walk_to(page, "#send")
         press(page, "Enter")
-        page.until(f"{READY} && {text}.children.length == 2", 60)
+        page.until(f"{READY} && {text}.children.length == 2")
         page.value("document.getElementById('seed').value = 6; 0")
         walk_to(page, "#retry")
         press(page, "Enter")
-        page.until(f"{READY} && {text}.children.length == 2", 60)
+        page.until(f"{READY} && {text}.children.length == 2")
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
         body |= {"temperature": 0.8, "seed": 6, "ignore_eos": True}
         answer = Client(running.url, model="tiny").post("/v1/chat/completions", **body)
@@ -180,7 +180,7 @@ def test_each_layer_has_sliders_and_a_fork_fades_as_its_origin(tmp_path: Path):
             page.value("document.querySelector('.each').open = true; 0")
             few = "document.querySelectorAll('.choices li')[1].querySelector('.few')"
             page.value(f"{few}.value = 3; {few}.dispatchEvent(new Event('change'))")
-            page.until(f"{READY} && {ROWS}[1] == 8", 20)
+            page.until(f"{READY} && {ROWS}[1] == 8")
             assert page.value("document.querySelector('.policy').value") == "full/top_k=8"
             assert page.value(ROWS)[0] > 8
             layers = server.server.sessions._held.values()
@@ -190,21 +190,21 @@ def test_each_layer_has_sliders_and_a_fork_fades_as_its_origin(tmp_path: Path):
             weak = "document.querySelectorAll('.choices li')[0].querySelector('.weak')"
             page.value(f"{weak}.value = -2; {weak}.dispatchEvent(new Event('change'))")
             policy = "document.querySelector('.policy').value"
-            page.until(f"{READY} && {policy} == 'threshold=1e-2/top_k=8' && {ROWS}[1] == 8", 20)
+            page.until(f"{READY} && {policy} == 'threshold=1e-2/top_k=8' && {ROWS}[1] == 8")
             shown = "[...document.querySelectorAll('.choices output')].map(output => output.value)"
-            page.until(f"{shown}.join() == 'all,0.01,8,any'", 20)
+            page.until(f"{shown}.join() == 'all,0.01,8,any'")
             page.value("document.querySelector('.fork').click()")
-            page.until(f"{READY} && document.querySelectorAll('.card').length == 2", 20)
+            page.until(f"{READY} && document.querySelectorAll('.card').length == 2")
             own, twin = page.value(OPACITIES)
             assert own == twin and len(own) > 50
             assert min(map(float, own)) == 0.25 and max(map(float, own)) > 0.7 and len(set(own)) > 4
             page.value("document.querySelectorAll('.token')[9].click()")
-            page.until(f"{READY} && document.querySelector('.text').children.length == 10", 20)
+            page.until(f"{READY} && document.querySelector('.text').children.length == 10")
             rewound, kept = page.value(OPACITIES)
             assert kept == twin and rewound != twin[:10] and all(rewound)
             assert 0 < page.value(ROWS)[0] <= 11 and page.value(ROWS)[1] == 8
             page.value("few = document.querySelector('.few'); few.value = 4; few.dispatchEvent(new Event('change'))")
-            page.until(f"{READY} && {policy} == 'top_k=16' && {shown}.slice(0, 4).join() == '16,any,16,any'", 20)
+            page.until(f"{READY} && {policy} == 'top_k=16' && {shown}.slice(0, 4).join() == '16,any,16,any'")
             for width in (360, 1600):
                 page.resize(width)
                 assert page.value("document.documentElement.scrollWidth") <= width
@@ -224,13 +224,13 @@ def test_a_saved_session_is_loaded_again_and_continued(running, tmp_path: Path):
         write(page, "Once", 12)
         (written,) = texts(page)
         page.value("document.querySelector('.save').click()")
-        file, end_s = tmp_path / "tiny.safetensors", time.monotonic() + 20
+        file, end_s = tmp_path / "tiny.safetensors", time.monotonic() + 120
         while not file.is_file() and time.monotonic() < end_s:
             time.sleep(0.05)
         page.open(f"{running.url}/?again")
         page.until(READY)
         page.give_file(".load", file)
-        page.until(f"{READY} && document.querySelector('.text').children.length > 0", 20)
+        page.until(f"{READY} && document.querySelector('.text').children.length > 0")
         assert texts(page)[0] == written
         write(page, " upon", 20)
         assert texts(page)[0].startswith(f"{written} upon")
@@ -251,24 +251,24 @@ def test_the_cache_policy_changes_while_it_writes_and_a_stop_keeps_the_text(tmp_
                 "document.getElementById('tokens').value = 3000; document.getElementById('temperature').value = 1; 0"
             )
             page.value("document.getElementById('send').click()")
-            page.until("document.querySelector('.text').children.length > 60", 60)
+            page.until("document.querySelector('.text').children.length > 60")
             shown = page.value("document.querySelector('.text').children.length")
             page.value("few = document.querySelector('.few'); few.value = 3; few.dispatchEvent(new Event('change'))")
-            page.until(f"!document.getElementById('stop').disabled && {ROWS}.length && {ROWS}.every(n => n <= 8)", 30)
-            page.until(f"document.querySelector('.text').children.length > {shown} + 60", 30)
+            page.until(f"!document.getElementById('stop').disabled && {ROWS}.length && {ROWS}.every(n => n <= 8)")
+            page.until(f"document.querySelector('.text').children.length > {shown} + 60")
             page.value(
                 "weak = document.querySelector('.weak'); weak.value = -2; weak.dispatchEvent(new Event('change'))"
             )
             assert page.value("document.querySelector('.policy').value") == "top_k=8,threshold=1e-2"
             written = page.value("document.querySelector('.text').children.length")
-            page.until(f"document.querySelector('.text').children.length > {written} + 30", 30)
+            page.until(f"document.querySelector('.text').children.length > {written} + 30")
             page.value("document.getElementById('stop').click()")
-            page.until(READY, 20)
+            page.until(READY)
             kept = page.value("document.querySelector('.text').children.length")
             (session,) = server.server.sessions._held.values()
             assert 0 < kept <= session.session.tokens - 1 <= kept + 3  # the rest of a character is not shown
             page.value("document.querySelectorAll('.token')[9].click()")
-            page.until(f"{READY} && document.querySelector('.text').children.length == 10", 20)
+            page.until(f"{READY} && document.querySelector('.text').children.length == 10")
             assert session.session.tokens == 11
             page.resize(360, dark=True)
             assert page.value("document.documentElement.scrollWidth") <= 360

@@ -413,7 +413,7 @@ class LanguageModel:
 
     def stream(
         self,
-        prompt: str,
+        prompt: str | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         caches: Caches = Caches(),
@@ -427,7 +427,10 @@ class LanguageModel:
         draft: "LanguageModel | None" = None,
         prompt_lookup: int = 0,
     ) -> Continuation:
-        """The continuation of one prompt, piece by piece, with its figures and its state."""
+        """The continuation of one prompt, piece by piece, with its figures and its state.
+
+        prompt: a text, or the tokens that `prompt_tokens` made of it.
+        """
         inputs, (stream,), state = self._streams(
             [prompt],
             None if input is None else [input],
@@ -505,7 +508,7 @@ class LanguageModel:
 
     def _streams(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[str | Sequence[int]],
         own_inputs: Sequence[str] | None,
         max_tokens: int,
         sampling: Sampling,
@@ -561,7 +564,7 @@ class LanguageModel:
 
     def _speculation(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[str | Sequence[int]],
         inputs: Sequence[str] | None,
         max_tokens: int,
         sampling: Sampling,
@@ -630,13 +633,18 @@ class LanguageModel:
         reader, rest = CachedReader(decoder, state, context=context), tokens[state.position :]
         return DraftModel(decoder, reader, rest, prompt_tokens, sampling, counts, self.tokenizer.vocab_size)
 
-    def prefill_inputs(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
-        """Prompts as token ids, as the model reads them, with an input for each if they have one."""
-        if inputs is None:
-            return prefill_inputs(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], None)
+    def prefill_inputs(
+        self, prompts: Sequence[str | Sequence[int]], inputs: Sequence[str] | None = None
+    ) -> PrefillInputs:
+        """Prompts as token ids, as the model reads them, with an input for each if they have one.
+
+        A prompt of token ids is taken as it is.
+        """
         end, encode = self.tokenizer.end_id, self.tokenizer.encode
-        tokens = [[end, *encode(text), end] for text in inputs]
-        return prefill_inputs(self.decoder, [[end, *encode(prompt)] for prompt in prompts], tokens)
+        begin = self.prompt_tokens if inputs is None else lambda text: [end, *encode(text)]
+        read = [begin(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        tokens = None if inputs is None else [[end, *encode(text), end] for text in inputs]
+        return prefill_inputs(self.decoder, read, tokens)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""

@@ -61,9 +61,9 @@ def converse(
     asked, chosen = announced(messages, tools), seeded(sampling or Sampling(temperature=0))
     begun = len(asked)
     for left in range(rounds, -1, -1):
-        pieces, text = list[str](), render(model.chat_template, asked, tools)
-        room = room_behind(model.decoder, model.prompt_tokens(text), max_tokens)
-        for piece in model.stream(text, room, chosen, stop=model.chat_template.stops):
+        pieces, prompt = list[str](), model.prompt_tokens(render(model.chat_template, asked, tools))
+        room = room_behind(model.decoder, prompt, max_tokens)
+        for piece in model.stream(prompt, room, chosen, stop=model.chat_template.stops):
             pieces.append(piece)
             show(piece)
         show("\n")

@@ -65,6 +65,13 @@ def test_the_pieces_of_a_stream_add_up_to_the_text():
         assert "" not in pieces
 
 
+def test_a_prompt_may_be_its_tokens_which_are_not_made_again(monkeypatch: pytest.MonkeyPatch):
+    model, sampling = speaker(), Sampling(temperature=1.0, seed=3)
+    expected, tokens = "".join(model.stream("Once", 30, sampling)), model.prompt_tokens("Once")
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_: pytest.fail("tokenized again"))
+    assert "".join(model.stream(tokens, 30, sampling)) == expected
+
+
 def test_a_character_of_several_bytes_comes_whole(monkeypatch: pytest.MonkeyPatch):
     model = speaker()
     text = "é€😀"

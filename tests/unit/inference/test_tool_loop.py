@@ -31,12 +31,13 @@ def model(tmp_path) -> LanguageModel:
 
 @pytest.fixture
 def script(monkeypatch) -> list[tuple[str, Sampling]]:
-    """Answers of a script in place of the model's; what it was asked with, and how."""
+    """Answers of a script in place of the model's; what it was asked with, which comes as tokens, and how."""
     answers, asked = iter(["calculator(12 * 3)", "calculator(36 + 1)", "That is 37."]), list[tuple[str, Sampling]]()
 
     def stream(self, prompt, max_tokens, sampling, stop=(), **others):
         assert self.tokenizer.parses_special and max_tokens == 30
-        asked.append((prompt, sampling))
+        names = (self.tokenizer.decode([token]) or self.tokenizer.token_name(token) for token in prompt)
+        asked.append(("".join(names), sampling))
         return iter(next(answers).partition("("))
 
     monkeypatch.setattr(LanguageModel, "stream", stream)

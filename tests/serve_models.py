@@ -20,7 +20,12 @@ CHATML = (
 
 
 def write_tiny(
-    folder: Path, mixer: dict, seed: int = 0, template: str | None = None, context_length: int = 256
+    folder: Path,
+    mixer: dict,
+    seed: int = 0,
+    template: str | None = None,
+    context_length: int = 256,
+    positions: str = "none",
 ) -> Path:
     """A model folder with random weights, far enough from the start that its texts vary."""
     tokenizer = Tokenizer.train("bytes", [])
@@ -30,6 +35,7 @@ def write_tiny(
             "vocab_size": tokenizer.vocab_size,
             "d_model": 16,
             "context_length": context_length,
+            "embedding": {"positions": positions},
             "blocks": [{"repeat": 2, "mixer": mixer, "feed_forward": {"kind": "mlp", "hidden": 32}}],
         },
         "spec",

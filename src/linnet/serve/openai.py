@@ -282,9 +282,9 @@ async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) 
     if body.max_tokens == 0:
         return JSONResponse(shape.only_prompts(prompts))
     constraint = {"json_schema": body.json_schema, "regex": body.regex, "choices": body.choices}
-    max_tokens = (
-        room_behind(model.decoder, prompts[0], MAX_TOKENS_WITHOUT_LIMIT) if body.max_tokens is None else body.max_tokens
-    )
+    max_tokens = body.max_tokens
+    if max_tokens is None:
+        max_tokens = room_behind(model.decoder, max(prompts, key=len), MAX_TOKENS_WITHOUT_LIMIT)
     requests = requests_of(host, body, prompts, max_tokens, body.logprobs, constraint)
     return await answer(host, requests, body.stops, shape, body, metrics)
 

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from linnet.core.errors import UserError
 from linnet.inference.cache_policy import chooses, observe
 from linnet.inference.constrained import Grammar, constraint_of
+from linnet.inference.prefill import room_behind
 from linnet.inference.session import Session
 from linnet.inference.streams import Request, Stream
 from linnet.serve.answers import Answer, Piece
@@ -258,9 +259,11 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
 def request_of(host: Host, session: Session, body: CompletionRequest) -> Request:
     """What the next continuation of a session asks of the engine."""
     constraint = constraint_of(json_schema=body.json_schema, regex=body.regex, choices=body.choices)
-    tokenizer = host.model.tokenizer
+    tokenizer, max_tokens = host.model.tokenizer, body.max_tokens
+    if max_tokens is None:
+        max_tokens = room_behind(host.model.decoder, session.token_ids, MAX_TOKENS_WITHOUT_LIMIT)
     return session.request(
-        MAX_TOKENS_WITHOUT_LIMIT if body.max_tokens is None else body.max_tokens,
+        max_tokens,
         logprobs=body.logprobs,
         stop=body.stops,
         ignore_eos=body.ignore_eos,

@@ -9,6 +9,11 @@ import torch
 
 import linnet
 from linnet.serve import conformance
+from linnet.serve.app import Settings
+from linnet.serve.host import Limits
+from serve_models import CHATML, write_tiny
+
+from .conftest import Running
 
 PROMPT = "Once upon a time"
 
@@ -126,6 +131,45 @@ def test_a_response_goes_on_with_the_one_before(client):
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == first.output_text
     with pytest.raises(openai.NotFoundError):
         client.responses.create(model="tiny", input="x", previous_response_id="resp-unknown")
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    """A client of a server whose model has learned positions for 64 tokens."""
+    attention, folder = {"kind": "attention", "heads": 2}, tmp_path_factory.mktemp("bounded") / "learned"
+    folders = {"learned": str(write_tiny(folder, attention, 1, CHATML, 64, positions="learned"))}
+    server = Running(folders, Limits(), Settings())
+    yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    server.close()
+
+
+def test_an_answer_without_a_limit_ends_where_learned_positions_do(bounded):
+    asked, endless = [{"role": "user", "content": "Hello"}], {"ignore_eos": True}
+    chat = bounded.chat.completions.create(model="learned", messages=asked, temperature=0, extra_body=endless)
+    assert (chat.choices[0].finish_reason, chat.usage.total_tokens) == ("length", 64)
+    response = bounded.responses.create(model="learned", input="Hello", temperature=0)
+    assert response.usage.input_tokens < response.usage.total_tokens <= 64
+    plain = {"model": "learned", "max_tokens": None, "temperature": 0}
+    several = bounded.completions.create(prompt=["a", "a longer one"], extra_body=endless, **plain)
+    assert several.usage.completion_tokens == 2 * (64 - len("_a longer one"))
+    first = {"return_state": True, "ignore_eos": True}
+    kept = bounded.completions.create(model="learned", prompt="Once", max_tokens=9, temperature=0, extra_body=first)
+    further = {"from_state": kept.state, "ignore_eos": True}
+    rest = bounded.completions.create(prompt=" and", extra_body=further, **plain)
+    assert rest.usage.completion_tokens == 64 - len("_Once") - 9 - len(" and")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": [{"role": "user", "content": "x" * 64}]}, "the context of 64 tokens is full"),
+        ({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 60}, "learned positions end at 64"),
+    ],
+    ids=["no-room-for-an-answer", "more-tokens-than-positions"],
+)
+def test_what_learned_positions_do_not_hold_is_refused(bounded, fields, message):
+    with pytest.raises(openai.BadRequestError, match=message):
+        bounded.chat.completions.create(model="learned", **fields)
 
 
 def test_embeddings_are_the_mean_of_the_last_hidden_states(client, model):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,10 @@ from linnet.data.loader import Batch
 from linnet.training.timing import Stopwatch
 
 Item = TypeVar("Item")
+
+# PyTorch 2.13 renamed these and warns about the old names.
+all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 TIMEOUT_S = 600.0
 """A process that does not answer for so long is lost. A killed process is noticed at once: its connections close."""
@@ -293,11 +297,23 @@ def as_shard(part: Tensor, like: Any) -> Tensor:
 
 
 def whole(tensor: Any) -> Tensor:
-    """The whole tensor, gathered from all shards; called by all processes."""
-    if _left_group and is_sharded(tensor):
+    """The whole tensor, gathered from all shards (of its first dimension); called by all processes.
+
+    `DTensor.full_tensor` is not used: its coalesced operation can corrupt the memory of a process. PyTorch 2.13 and
+    earlier write the name of the last completed operation from both threads of a gloo group without a lock, and
+    "ALLGATHER_COALESCED" is too long to be stored within the string object.
+    """
+    if not is_sharded(tensor):
+        return cast(Tensor, tensor)
+    if _left_group:
         return local(tensor).new_zeros(tensor.shape)
-    full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
-    return full
+    part, mesh = local(tensor), tensor.device_mesh
+    rows = -(-tensor.shape[0] // mesh.size())  # the last shards may have fewer, or none
+    padded = part.new_zeros(rows, *part.shape[1:])
+    padded[: len(part)] = part
+    gathered = part.new_empty(rows * mesh.size(), *part.shape[1:])
+    all_gather(gathered, padded, group=mesh.get_group())
+    return gathered[: tensor.shape[0]]
 
 
 def part_of(full: Tensor, like: Any) -> Tensor:

@@ -24,14 +24,20 @@ from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder, decoder_with_weights
 from linnet.model.stack import Layer
 from linnet.model.state import LayerStates
-from linnet.training.distributed import SINGLE_PROCESS, TIMEOUT_S, Processes, is_sharded, local, part_of, whole
+from linnet.training.distributed import (
+    SINGLE_PROCESS,
+    TIMEOUT_S,
+    Processes,
+    all_gather,
+    is_sharded,
+    local,
+    part_of,
+    reduce_scatter,
+    whole,
+)
 from linnet.training.gradient_sums import GradientSums
 from linnet.training.sections import ClipSpec, ParallelSpec
 from linnet.training.spec import TrainingSpec
-
-# PyTorch 2.13 renamed these and warns about the old names.
-_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 class ParallelModel:
@@ -285,7 +291,7 @@ class AllGather(_TimedCollective):
             output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.clone())
             return None
         with self.processes.waits.running(output_tensor.device):
-            work: dist.Work | None = _all_gather(output_tensor, input_tensor, group, async_op)
+            work: dist.Work | None = all_gather(output_tensor, input_tensor, group, async_op)
         return work
 
 
@@ -300,5 +306,5 @@ class ReduceScatter(_TimedCollective):
             output_tensor.copy_(input_tensor.view(group.size(), *output_tensor.shape)[group.rank()])
             return None
         with self.processes.waits.running(output_tensor.device):
-            work: dist.Work | None = _reduce_scatter(output_tensor, input_tensor, op, group, async_op)
+            work: dist.Work | None = reduce_scatter(output_tensor, input_tensor, op, group, async_op)
         return work

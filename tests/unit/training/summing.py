@@ -10,9 +10,12 @@ import time
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from linnet.training import gradient_sums
-from linnet.training.distributed import join_processes
+from linnet.training.distributed import join_processes, whole
 
 WIDTH = 3
 STEPS = {
@@ -54,6 +57,14 @@ def difference(layers: list[nn.Linear], step: str, count: int) -> float:
     if any((found is None) != (wanted is None) for found, wanted in pairs):
         return float("inf")
     return max((found - wanted).abs().max().item() for found, wanted in pairs if wanted is not None)
+
+
+def gathered(rows: int) -> tuple[bool, list[str]]:
+    """Whether a matrix of so many rows comes back from its shards, and the collective operations for that."""
+    matrix = torch.arange(rows * WIDTH, dtype=torch.float64).view(rows, WIDTH)
+    with CommDebugMode() as operations:
+        found = whole(distribute_tensor(matrix, init_device_mesh("cpu", (2,)), [Shard(0)], src_data_rank=None))
+    return torch.equal(found, matrix), [str(name) for name in operations.get_comm_counts()]
 
 
 def main() -> None:
@@ -110,7 +121,8 @@ def main() -> None:
             if not failures:
                 break
         waits = {"both_busy": both_busy_s / PAUSE_S, "last_late": last_late_s / PAUSE_S}
-        print(json.dumps({"steps": steps, "waits": waits}))
+        shards = {rows: gathered(rows) for rows in (1, 2, 3, 8)}
+        print(json.dumps({"steps": steps, "waits": waits, "gathered": shards}))
 
 
 if __name__ == "__main__":

@@ -76,3 +76,13 @@ def test_the_wait_for_a_sum_is_counted():
     bucket.flat, bucket.sum = torch.zeros(1), Slow()
     bucket.finish(SimpleNamespace(waits=reporter), {})
     assert reporter.seconds >= 0.2
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+def test_shards_are_gathered_by_an_operation_that_keeps_memory_intact(rows: int):
+    """Not by a coalesced one, which `DTensor.full_tensor` uses: see `whole`."""
+    for found in of_two():
+        is_equal, operations = found["gathered"][str(rows)]
+        assert is_equal
+        assert len(operations) == 1
+        assert "coalesced" not in operations[0] and "functional" not in operations[0], operations

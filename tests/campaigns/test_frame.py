@@ -16,6 +16,7 @@ import pytest
 from campaigns import children, corruption, faults, kills, oracle
 from campaigns.campaign import Case, Ground, Subject, attacked, fought, killed_at
 from campaigns.children import run
+from campaigns.damage import DAMAGES
 from campaigns.operations import Operation, recording
 from campaigns.oracle import Fault, changes, names, said
 from campaigns.outputs import tree
@@ -176,7 +177,14 @@ def test_long_work_that_shows_progress_on_a_terminal_is_no_hang(shows_progress: 
     assert [finding.fault for _, finding in found] == ([] if shows_progress else [Fault.HANG])
 
 
-def test_a_sound_command_stands_all_of_it(subject: Callable[[Program], tuple[Ground, Subject]]):
+@pytest.mark.parametrize("times", [1, pytest.param(9, marks=pytest.mark.slow)])
+def test_a_sound_command_stands_all_of_it(
+    times: int, subject: Callable[[Program], tuple[Ground, Subject]], monkeypatch: pytest.MonkeyPatch
+):
+    """Each kind of damage, and four kills at random moments; then (slow) as often as in a campaign."""
+    monkeypatch.setattr(kills, "AT_RANDOM", min(kills.AT_RANDOM, 4 * times))
+    for kind, (damage, number) in DAMAGES.items():
+        monkeypatch.setitem(DAMAGES, kind, (damage, min(number, times)))
     ground, of = subject(sound)
     assert [o.kind for o in of.operations if o.changes] == ["open", "write", "half", "rename"]
     assert findings(ground, of, kills) == set()

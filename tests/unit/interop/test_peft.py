@@ -90,7 +90,7 @@ def test_parts_of_peft_are_added_to_the_base_that_they_name(adapted: Path, publi
     torch.testing.assert_close(added, 2**0.5 * (found[name] - before[name]), rtol=1e-4, atol=1e-6)
 
 
-def test_what_cannot_be_imported_is_named(published: Path, tmp_path: Path):
+def test_what_cannot_be_imported_is_named(adapted: Path, published: Path, tmp_path: Path):
     for fields, expected in (
         ({"use_dora": True}, "use_dora: True: cannot be read; expected False"),
         ({"alpha_pattern": {"q_proj": 2}}, r"alpha_pattern: .*: cannot be read; expected \{\}"),
@@ -102,6 +102,10 @@ def test_what_cannot_be_imported_is_named(published: Path, tmp_path: Path):
         with pytest.raises(UserError, match=f"{PEFT_CONFIG}: {expected}"):
             import_transformers(published, tmp_path / "imported")
         (published / PEFT_CONFIG).write_text(before)
+    told = "base: a model folder of linnet; expected one of Transformers, as `linnet export .*base --to transformers"
+    export_peft(adapted / "run", tmp_path / "as-exported")
+    with pytest.raises(UserError, match=told):
+        import_transformers(tmp_path / "as-exported", tmp_path / "imported")
     with pytest.raises(UserError, match="check: True"):
         import_transformers(published, tmp_path / "imported", check=True)
     parts = read_tensors(published / PEFT_WEIGHTS)

@@ -135,7 +135,9 @@ def _export_parts(run: Path, out: Path, as_json: bool) -> None:
         write_json({"out": str(out), **config})
     else:
         write(f"rank {config['r']}, alpha {config['lora_alpha']:g}: {', '.join(config['target_modules'])}\n")
-        write(f"base: {config['base_model_name_or_path']}\nwritten to {out}\n")
+        base = config["base_model_name_or_path"]
+        write(f"written to {out}\nbase: {base}; PEFT adds the parts to its form for Transformers:\n")
+        write(f"  linnet export {base} --to transformers --out NEW\n")
 
 
 def _export_tokens(data: Path, out: Path, as_json: bool) -> None:

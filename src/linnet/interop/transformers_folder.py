@@ -108,6 +108,9 @@ def read_family(folder: Path) -> Family:
     kinds: tuple[type[Family], ...] = (*FAMILIES, Linnet)
     known = {kind.model_fields["model_type"].default: kind for kind in kinds}
     kind = known.get(str(plain.get("model_type")))
+    if kind is None and "blocks" in plain:
+        accepted = f"one of Transformers, as `linnet export {folder} --to transformers --out NEW` writes it"
+        raise UserError(f"{folder}: a model folder of linnet; expected {accepted}")
     if kind is None:
         found = str(plain.get("model_type"))
         reason = f"{REFUSED[found]}; " if found in REFUSED else ""

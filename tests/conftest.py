@@ -81,18 +81,6 @@ def pytest_collection() -> Generator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
-    """Slow cases, a third of all, are not made where they are not run, but for one of a function without others."""
-    yield
-    calls = getattr(metafunc, "_calls", None)
-    if calls and metafunc.config.option.markexpr == "not slow":
-        if metafunc.definition.get_closest_marker("slow"):
-            del calls[1:]
-        else:
-            calls[:] = [call for call in calls if not any(mark.name == "slow" for mark in call.marks)] or calls[:1]
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         marker = item.get_closest_marker("cpu_only")

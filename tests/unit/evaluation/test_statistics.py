@@ -54,8 +54,8 @@ def test_the_error_of_a_ratio_is_that_of_leaving_one_document_out(count):
 
 
 def test_the_error_of_a_ratio_is_the_spread_of_samples():
-    """2,000 samples of 60 documents each: what they spread by is what one of them says, on average."""
-    found = [ratio(*_documents(60, seed)) for seed in range(2000)]
+    """1,000 samples of 60 documents each: what they spread by is what one of them says, on average."""
+    found = [ratio(*_documents(60, seed)) for seed in range(1000)]
     spread = np.std([one.value for one in found])
     assert np.mean([one.standard_error for one in found]) == pytest.approx(spread, rel=0.05)
     held = np.mean([low <= 2 <= high for low, high in (one.interval() for one in found)])

@@ -75,14 +75,15 @@ def valid(item: Item) -> str:
 class ReadingCounts:
     """What one reading of an input met besides its documents.
 
-    located: documents with an address. lines: line ends of a text, or within the texts of rows; crlf_lines: those that
-    are CRLF. has_json_lines: the first document of a text is rows of JSON. position: bytes read so far, for formats
-    that are not read from front to back.
+    located: documents with an address. blank: others, of white space alone. lines: line ends of a
+    text, or within the texts of rows; crlf_lines: those that are CRLF. has_json_lines: the first document of a text is
+    rows of JSON. position: bytes read so far, for formats that are not read from front to back.
     """
 
     documents: int = 0
     located: int = 0
     empty: int = 0
+    blank: int = 0
     invalid: int = 0
     first_invalid: Invalid | None = None
     lines: int = 0

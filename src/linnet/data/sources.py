@@ -155,14 +155,23 @@ class Source:
     def is_undivided(self) -> bool:
         """True for a text in which the last whole reading did not meet the separator that was given."""
         counts, is_given = self.counts, self.settings["separator"] is not None
-        return self.kind == "text" and is_given and (counts.documents + counts.invalid, counts.empty) == (1, 0)
+        others = counts.empty + counts.blank
+        return self.kind == "text" and is_given and (counts.documents + counts.invalid, others) == (1, 0)
 
     def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
-        """Read the documents that are not empty once. advance: gets the number of bytes that were read."""
-        return (text for text, _ in self.pages(advance))
+        """Read the documents that are more than white space once. advance: gets the number of bytes that were read."""
+        blank = 0
+        for text, _ in self.pages(advance):
+            if text.isspace():
+                blank += 1
+            else:
+                yield text
+        self.counts.blank, self.counts.documents = blank, self.counts.documents - blank
+        if blank and not self.counts.documents and not self._may_be_empty:
+            raise UserError(f"{self.name}: no documents, every one is empty or white space alone")
 
     def pages(self, advance: Advance = lambda *_: None) -> Iterator[tuple[str, str | None]]:
-        """`documents`, each with its address, or None."""
+        """The documents that are not empty, each with its address, or None."""
         counts = ReadingCounts()
         if not self.size_bytes:
             counts.empty = 1
@@ -372,6 +381,9 @@ def describe_reading(sources: Iterable[Source]) -> list[str]:
     if empty := [source for source in read if source.counts.empty and (source.kind != "text" or source.is_empty)]:
         count = sum(source.counts.empty for source in empty)
         lines.append(f"{counted(count, 'empty document')} left out, the first in {empty[0].name}")
+    if blank := [source for source in read if source.counts.blank]:
+        what = counted(sum(source.counts.blank for source in blank), "document")
+        lines.append(f"{what} of white space alone left out, the first in {blank[0].name}")
     if marked := [source.name for source in read if source.counts.has_byte_order_mark]:
         lines.append(f"{_first_of(marked)}: begins with a byte order mark, which is dropped")
     windows = [source for source in read if source.counts.crlf_lines]

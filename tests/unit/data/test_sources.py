@@ -492,6 +492,16 @@ def test_folders_and_patterns_become_their_files(tmp_path: Path, caplog: pytest.
         expand_inputs([str(tmp_path / "none")])
 
 
+def test_documents_of_white_space_alone_are_left_out_and_told(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", "one<|endoftext|> \n\t<|endoftext|>two<|endoftext|>\n")
+    rows = write(tmp_path / "b.jsonl", '{"text": "\\n \\u00a0"}\n{"text": " three"}\n')
+    with Source(text) as first, Source(rows) as second:
+        assert [*first.documents(), *second.documents()] == ["one", "two", " three"]
+        told = f"2 documents of white space alone left out, the first in {text}"
+        assert describe_reading([first, second]) == [told]
+    assert message(write(tmp_path / "c.txt", " \n ")) == ": no documents, every one is empty or white space alone"
+
+
 def test_files_of_a_folder_may_be_empty_but_not_all(tmp_path: Path) -> None:
     names = [
         write(tmp_path / name, text) for name, text in (("a.py", ""), ("b.jsonl", '{"text": ""}\n'), ("c.txt", "c"))

@@ -44,7 +44,6 @@ from linnet.data.prepare_conversations import (
     Files,
     check_findings,
     check_limit,
-    content_bytes,
     hash_of_files,
     messages_identity,
     paths_of,
@@ -182,8 +181,8 @@ def prepare_preferences(
         check_preference_template(paths, template, tokenizer)
     size_bytes = sum(path.stat().st_size for path in paths)
 
-    def about(pair: PreferencePair) -> tuple[bytes, int]:
-        return _identity(pair), content_bytes((*pair.chosen.messages, *pair.rejected.messages))
+    def about(pair: PreferencePair) -> tuple[bytes, Sequence[ChatTurn]]:
+        return _identity(pair), (*pair.chosen.messages, *pair.rejected.messages)
 
     survey, sources = survey_files(paths, read_preferences, about, rows=2)
     holdout = survey.holdout(validation)

@@ -61,9 +61,7 @@ def prepare_conversations(
     check_fraction(validation)
     told = check_chat_template(paths, template, tokenizer)
     size_bytes = sum(path.stat().st_size for path in paths)
-    survey, sources = survey_files(
-        paths, read_conversations, lambda each: (_identity(each), content_bytes(each.messages))
-    )
+    survey, sources = survey_files(paths, read_conversations, lambda each: (_identity(each), each.messages))
     holdout = survey.holdout(validation)
     if holdout.held_out is None:
         names = ", ".join(map(str, paths))
@@ -96,32 +94,38 @@ def template_settings(template: ChatTemplate, added: Sequence[str]) -> dict[str,
 def survey_files(
     paths: Sequence[Path],
     read: Callable[[Path, Advance], Iterator[Row]],
-    about: Callable[[Row], tuple[bytes, int]],
+    about: Callable[[Row], tuple[bytes, Sequence[ChatTurn]]],
     rows: int = 1,
 ) -> tuple[Survey, list[SourceInfo]]:
     """What has to be known of files of rows before some are held out, and what is in each file.
 
-    about: the identity of a row (`messages_identity`) and the bytes of its text. rows: that it becomes in a folder.
+    about: the identity of a row (`messages_identity`) and its messages. rows: that it becomes in a folder. Lines within
+    messages that end in CRLF are told of.
     """
     survey, sources = Survey(), list[SourceInfo]()
+    windows = dict[Path, tuple[int, int]]()
     with progress("reading", sum(path.stat().st_size for path in paths), "bytes") as advance:
         for path in paths:
             before = survey.documents, survey.text_bytes
+            lines = crlf_lines = 0
             for row in read(path, advance):
-                survey.count(*about(row))
+                identity, messages = about(row)
+                contents = [turn.content or "" for turn in messages]
+                survey.count(identity, sum(len(content.encode()) for content in contents))
+                lines += sum(content.count("\n") for content in contents)
+                crlf_lines += sum(content.count("\r\n") for content in contents)
+            if crlf_lines:
+                windows[path] = crlf_lines, lines
             documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
             sources.append(SourceInfo(file=str(path), documents=rows * documents, bytes=text_bytes))
+    for path, (crlf_lines, lines) in windows.items():
+        note(f"{path}: {crlf_lines:,} of {lines:,} lines within messages end in CRLF, which stays as it is")
     return survey, sources
 
 
 def messages_identity(messages: Sequence[ChatTurn]) -> bytes:
     """Stands for messages: rows that begin with the same ones are on the same side."""
     return content_hash("\0".join(f"{turn.role}\0{turn.content}" for turn in messages))
-
-
-def content_bytes(messages: Sequence[ChatTurn]) -> int:
-    """The size of the text of messages in UTF-8."""
-    return sum(len((turn.content or "").encode()) for turn in messages)
 
 
 def paths_of(files: Files) -> list[Path]:

@@ -23,7 +23,6 @@ from linnet.data.prepare_conversations import (
     Files,
     check_findings,
     check_limit,
-    content_bytes,
     hash_of_files,
     messages_identity,
     paths_of,
@@ -68,7 +67,7 @@ def prepare_prompts(
     survey, sources = survey_files(
         paths,
         partial(read_prompts, needs_checker=needs_checker),
-        lambda each: (messages_identity(each.messages), content_bytes(each.messages)),
+        lambda each: (messages_identity(each.messages), each.messages),
     )
     holdout = survey.holdout(validation)
     if holdout.held_out is None:

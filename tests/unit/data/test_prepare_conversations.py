@@ -47,6 +47,15 @@ def test_the_rows_are_the_conversations_with_their_mask(chat, tmp_path):
     assert bytes(first[:8].tolist()) == b"A bird.0" and first[8] == TOKENIZER.end_id
 
 
+def test_line_ends_of_windows_within_messages_are_told_and_those_of_the_file_are_none(chat, tmp_path, caplog):
+    chat.write_bytes(chat.read_bytes().replace(b"\n", b"\r\n"))
+    prepare_conversations(chat, tmp_path / "data", TEMPLATE, TOKENIZER, validation=0.2)
+    assert "CRLF" not in caplog.text and 13 not in TokenData.open(tmp_path / "data").split("train").read(0, 500)
+    chat.write_text(chat.read_text().replace("A bird.", r"A\r\nbird\n."))
+    prepare_conversations(chat, tmp_path / "told", TEMPLATE, TOKENIZER, validation=0.2)
+    assert f"{chat}: 40 of 80 lines within messages end in CRLF, which stays as it is" in caplog.text
+
+
 def test_conversations_that_begin_alike_are_on_one_side(chat, tmp_path):
     prepare_conversations(chat, tmp_path / "data", TEMPLATE, TOKENIZER, validation=0.3)
     data = TokenData.open(tmp_path / "data")

@@ -40,6 +40,9 @@ WIDTH_POWER = -0.5
 FINE_TUNING_SHARE = 0.1
 """Of the learning rate, for a model that begins with trained weights: measured from 0.01 to 1 on another text."""
 
+PREFERENCE_SHARE = 0.01
+"""Of the learning rate, for DPO and IPO, which begin with a model that answers: measured from 0.001 to 0.1 with DPO."""
+
 LOW_LR_SHARE = 0.02
 """`low_lr` relative to the learning rate: measured from 0.001 to 1 on layers that need it."""
 
@@ -87,13 +90,13 @@ def merge_fields(below: dict[str, Any], above: Any) -> Any:
 
 
 def automatic(
-    model: ModelSpec, context_length: int, tokens: int | None, step_tokens: int | None, is_trained: bool = False
+    model: ModelSpec, context_length: int, tokens: int | None, step_tokens: int | None, share: float = 1.0
 ) -> dict[str, Any]:
     """The fields of `training` for a model.
 
     tokens: of the whole run, in windows of `context_length` (None: 20 for each parameter that one token uses, as
-    compute is). step_tokens: of a step, if the run gives them; None: the batch is chosen. is_trained: the model begins
-    with trained weights, which the learning rate of a fresh model would destroy.
+    compute is). step_tokens: of a step, if the run gives them; None: the batch is chosen. share: of the learning rate;
+    that of a fresh model would destroy trained weights (`FINE_TUNING_SHARE`, `PREFERENCE_SHARE`).
     """
     fields: dict[str, Any] = {}
     if tokens is None:
@@ -108,7 +111,7 @@ def automatic(
     if step_tokens is None:
         fields["batch_size"] = batch_size(tokens, context_length)
         step_tokens = fields["batch_size"] * context_length
-    lr = peak_learning_rate(model.d_model, step_tokens) * (FINE_TUNING_SHARE if is_trained else 1)
+    lr = peak_learning_rate(model.d_model, step_tokens) * share
     lr = float(f"{lr:.1e}")
     fields["optimizer"] = {"kind": "muon", "lr": lr, "low_lr": float(f"{LOW_LR_SHARE * lr:.1e}")}
     fields["schedule"] = {"kind": "linear", "warmup_share": WARMUP_SHARE, "final_fraction": 0.0}

@@ -140,6 +140,8 @@ def resolve_run_config(
         named = {read_assignment(each)[0].partition(".")[0] for each in assignments} & {"model", "start_from"}
         if not (described or named) and files is not None and KINDS[files.kind].needs_start:
             raise start_missing(files)  # before a model is missed, which would not do
+        if _kind_of_data(data, files) == PREFERENCES:  # the recipe `auto` depends on it
+            training = {"preference": {}, **(training or {})}
         run = read_run(config, model, data, list(assignments), recipe, start_from, training)
         return _with_section_of_data(run, files)
     known = RunFolder(out).configuration()
@@ -164,14 +166,19 @@ def _with_section_of_data(run: RunSpec, files: RunFiles | None) -> RunSpec:
     That is the default objective for pairs of answers, or for prompts, or the mixture that names its texts. files: from
     which the data will be made; None: the data folder says what it holds.
     """
-    kind = None if files is None else files.kind
-    if kind is None and (run.data / MANIFEST).is_file():
-        kind = read_manifest(run.data).layout
+    kind = _kind_of_data(run.data, files)
     needed = {PREFERENCES: ("preference", PreferenceSpec()), PROMPTS: ("grpo", GrpoSpec())}
     section, default = needed.get(kind or "", ("mixture", None if files is None else mixture_of(files)))
     if default is None or getattr(run.training, section) is not None:
         return run
     return run.model_copy(update={"training": run.training.model_copy(update={section: default})})
+
+
+def _kind_of_data(data: str | Path | None, files: RunFiles | None) -> str | None:
+    """What files hold, or a data folder that is there."""
+    if files is not None:
+        return files.kind
+    return read_manifest(Path(data)).layout if data is not None and (Path(data) / MANIFEST).is_file() else None
 
 
 def train_run(

@@ -14,8 +14,10 @@ from linnet.model.folder import model_folder, read_description
 from linnet.model.spec import ModelSpec
 from linnet.training.recipe import (
     AUTO,
+    FINE_TUNING_SHARE,
     LOW_LR,
     NO_LOW_LR_PARAMETERS,
+    PREFERENCE_SHARE,
     automatic,
     has_low_lr_parameters,
     merge_fields,
@@ -357,14 +359,23 @@ def _automatic(run: RunSpec) -> dict[str, Any]:
     has_length = training.steps is not None or training.tokens is not None
     tokens = resolved.growth.tokens(0, resolved.steps) if has_length else None
     step_tokens = stage.step_tokens if has_batch else None
-    return automatic(run.model, stage.context_length, tokens, step_tokens, run.start_from is not None)
+    share = 1.0
+    if run.start_from is not None:
+        share = PREFERENCE_SHARE if _has_reference(training) else FINE_TUNING_SHARE
+    return automatic(run.model, stage.context_length, tokens, step_tokens, share)
+
+
+def _has_reference(training: TrainingSpec) -> bool:
+    """True for objectives on pairs of answers that hold a model to the one that it starts from."""
+    return training.preference is not None and training.preference.kind in ("dpo", "ipo")
 
 
 def _chosen(run: RunSpec) -> str:
     """What the recipe `auto` and the fields beside it make of a run, in one line."""
     training = run.resolved().training
     optimizer, schedule = training.optimizer, training.schedule
-    fine_tuning = "" if run.start_from is None else " (of fine-tuning)"
+    pairs = " on pairs of answers" if _has_reference(training) else ""
+    fine_tuning = "" if run.start_from is None else f" (of fine-tuning{pairs})"
     accumulation = "" if training.gradient_accumulation == 1 else f"{training.gradient_accumulation} x "
     return (
         f"recipe {AUTO}: {optimizer.kind}, learning rate {optimizer.lr:g}{fine_tuning}, {training.steps:,} steps of"

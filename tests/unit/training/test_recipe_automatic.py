@@ -9,6 +9,7 @@ from linnet.model.cost import model_cost
 from linnet.training.data import check_training_on_rows
 from linnet.training.recipe import STEP_TOKENS, TOKENS, batch_size, peak_learning_rate
 from linnet.training.run import resolve_run_config, train
+from linnet.training.run_files import given_files
 from linnet.training.spec import read_run
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -62,6 +63,25 @@ def test_trained_weights_get_a_tenth_of_the_rate(caplog):
         " then linear to 0"
     )
     assert "learning rate 0.00078 (of fine-tuning), 100 steps" in told[1] and len(told) == 2
+
+
+def test_preferences_get_a_hundredth_of_the_rate(tmp_path):
+    pairs, mine = tmp_path / "pairs.jsonl", {"start_from": "runs/mine", "assignments": ["training.steps=100"]}
+    pairs.write_text("{}\n")
+
+    def rate(**given):
+        files = given_files({"preferences": pairs})
+        return resolve_run_config(tmp_path / "run", model="tiny-attention", files=files, **mine, **given).training
+
+    fine_tuned = run("training.steps=100", recipe="auto", start_from="runs/mine").training.optimizer.lr
+    found = rate(recipe="auto")
+    assert found.preference is not None and found.preference.kind == "dpo"
+    assert found.optimizer.lr == pytest.approx(fine_tuned / 10, rel=0.02)
+    kinds = {"ipo": 0.1, "orpo": 1.0, "reward": 1.0}
+    for kind, share in kinds.items():
+        of_kind = rate(recipe="auto", training={"preference": {"kind": kind}})
+        assert of_kind.optimizer.lr == pytest.approx(share * fine_tuned, rel=0.02), kind
+    assert rate(recipe="auto", training={"optimizer": {"lr": 3e-4}}).optimizer.lr == 3e-4
 
 
 def test_a_run_from_trained_weights_has_the_steps_that_are_told(caplog):

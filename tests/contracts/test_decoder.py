@@ -530,18 +530,20 @@ def check_compiled(model: ModelSpec, backend: str) -> None:
         assert (found - eager).norm() <= 1e-3 * eager.norm() + 1e-9
 
 
-def test_compiled_training_gives_the_same_loss_and_gradients():
-    """The captured graph of a layer of each kind, in one model: what is around layers takes longer to capture.
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_compiled_training_gives_the_same_loss_and_gradients(every: int):
+    """The captured graph of a layer of every third (slow: of each) kind, in one model, and of what is around layers.
 
     Those with cross-layer values are there twice, and the model has the fields that recipes use with them.
     """
     members = [spec for spec in FEED_FORWARD_EXAMPLES if first_of_its_kind(spec)]
+    values = [spec for spec in EXAMPLES if spec.cross_layer_values(WIDTH)]
+    others = [spec for spec in EXAMPLES if first_of_its_kind(spec) and spec not in values]
     blocks = [
-        {"mixer": spec, "feed_forward": members[index % len(members)], "repeat": 2 if values else 1}
-        for index, spec in enumerate(EXAMPLES)
-        for values in [spec.cross_layer_values(WIDTH)]
-        if values or first_of_its_kind(spec)
+        {"mixer": spec, "feed_forward": members[index % len(members)], "repeat": 2 if spec in values else 1}
+        for index, spec in enumerate([*values, *others[::every]])
     ]
+    assert len(blocks) >= len(members)
     fields = {"embedding": {"skip": True}, "head": {"soft_cap": 2.0}}
     check_compiled(model_of(EXAMPLES[0], blocks=blocks, **fields), "eager")  # what is behind the capture: slow tests
 

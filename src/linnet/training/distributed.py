@@ -309,10 +309,10 @@ def whole(tensor: Any) -> Tensor:
         return local(tensor).new_zeros(tensor.shape)
     part, mesh = local(tensor), tensor.device_mesh
     rows = -(-tensor.shape[0] // mesh.size())  # the last shards may have fewer, or none
-    padded = part.new_zeros(rows, *part.shape[1:])
-    padded[: len(part)] = part
+    if len(part) < rows:
+        part = torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
     gathered = part.new_empty(rows * mesh.size(), *part.shape[1:])
-    all_gather(gathered, padded, group=mesh.get_group())
+    all_gather(gathered, part.contiguous(), group=mesh.get_group())
     return gathered[: tensor.shape[0]]
 
 

@@ -361,20 +361,17 @@ def _automatic(run: RunSpec) -> dict[str, Any]:
     step_tokens = stage.step_tokens if has_batch else None
     share = 1.0
     if run.start_from is not None:
-        share = PREFERENCE_SHARE if _has_reference(training) else FINE_TUNING_SHARE
+        preference = training.preference
+        share = PREFERENCE_SHARE if preference is not None and preference.has_reference else FINE_TUNING_SHARE
     return automatic(run.model, stage.context_length, tokens, step_tokens, share)
-
-
-def _has_reference(training: TrainingSpec) -> bool:
-    """True for objectives on pairs of answers that hold a model to the one that it starts from."""
-    return training.preference is not None and training.preference.kind in ("dpo", "ipo")
 
 
 def _chosen(run: RunSpec) -> str:
     """What the recipe `auto` and the fields beside it make of a run, in one line."""
     training = run.resolved().training
     optimizer, schedule = training.optimizer, training.schedule
-    pairs = " on pairs of answers" if _has_reference(training) else ""
+    preference = training.preference
+    pairs = " on pairs of answers" if preference is not None and preference.has_reference else ""
     fine_tuning = "" if run.start_from is None else f" (of fine-tuning{pairs})"
     accumulation = "" if training.gradient_accumulation == 1 else f"{training.gradient_accumulation} x "
     return (

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 from linnet.core.errors import UserError, did_you_mean, note
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.prefill import room_behind
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.streams import Event, Request, Stream
 from linnet.inference.weights import weights_nbytes
 from linnet.model.folder import model_folder
+from linnet.serve.requests import MAX_TOKENS_WITHOUT_LIMIT
 
 Result = TypeVar("Result")
 
@@ -114,6 +116,10 @@ class Host:
     def load(self) -> int:
         """Streams that run or wait."""
         return len(self._hosted)
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        """The tokens of an answer that no request limits: at most `MAX_TOKENS_WITHOUT_LIMIT`; `UserError` for none."""
+        return room_behind(self.model.decoder, prompt, MAX_TOKENS_WITHOUT_LIMIT)
 
     @property
     def is_idle(self) -> bool:

@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 
 from linnet.inference.constrained import Grammar, constraint_of
 from linnet.inference.language_model import LanguageModel
-from linnet.inference.prefill import room_behind
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.scoring import mean_hidden, token_log_probabilities
 from linnet.inference.session import Session
@@ -31,7 +30,6 @@ from linnet.serve.host import Host
 from linnet.serve.metrics import ServerMetrics
 from linnet.serve.protocol import ApiError, Chunk, event_stream, first_taken
 from linnet.serve.requests import (
-    MAX_TOKENS_WITHOUT_LIMIT,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -284,7 +282,7 @@ async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) 
     constraint = {"json_schema": body.json_schema, "regex": body.regex, "choices": body.choices}
     max_tokens = body.max_tokens
     if max_tokens is None:
-        max_tokens = room_behind(model.decoder, max(prompts, key=len), MAX_TOKENS_WITHOUT_LIMIT)
+        max_tokens = host.room_behind(max(prompts, key=len))
     requests = requests_of(host, body, prompts, max_tokens, body.logprobs, constraint)
     return await answer(host, requests, body.stops, shape, body, metrics)
 
@@ -314,11 +312,7 @@ async def chat(host: Host, body: ChatRequest, metrics: ServerMetrics) -> Respons
     """`POST /v1/chat/completions`: answer the last message of a conversation."""
     messages = [message.plain() for message in body.messages]
     prompt = await asyncio.to_thread(chat_prompt, host, messages, body.tools, body.chat_template_kwargs)
-    max_tokens = (
-        body.max_completion_tokens
-        or body.max_tokens
-        or room_behind(host.model.decoder, prompt, MAX_TOKENS_WITHOUT_LIMIT)
-    )
+    max_tokens = body.max_completion_tokens or body.max_tokens or host.room_behind(prompt)
     schema = None if body.response_format is None else body.response_format.schema_or_none
     constraint = {"json_schema": schema, "regex": body.regex, "choices": body.choices}
     logprobs = (body.top_logprobs or 0) if body.logprobs else None

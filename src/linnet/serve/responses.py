@@ -14,13 +14,12 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from linnet.inference.prefill import room_behind
 from linnet.serve.answers import Answer, Answers, Piece
 from linnet.serve.host import Host
 from linnet.serve.metrics import ServerMetrics
 from linnet.serve.openai import chat_prompt, new_id, requests_of
 from linnet.serve.protocol import ApiError, Chunk, event_stream, first_taken
-from linnet.serve.requests import MAX_TOKENS_WITHOUT_LIMIT, JsonSchema, ResponseRequest, SamplingFields
+from linnet.serve.requests import JsonSchema, ResponseRequest, SamplingFields
 
 MAX_KEPT = 1000
 """Conversations that are kept of all clients; the oldest are forgotten first."""
@@ -169,7 +168,7 @@ async def respond(
         raise ApiError(400, "input: empty; expected a text or messages", "input")
     prompt = chat_prompt(host, messages)
     sampling = SamplingFields(temperature=body.temperature, top_p=body.top_p, seed=body.seed)
-    max_tokens = body.max_output_tokens or room_behind(host.model.decoder, prompt, MAX_TOKENS_WITHOUT_LIMIT)
+    max_tokens = body.max_output_tokens or host.room_behind(prompt)
     constraint = {"json_schema": _schema(body)}
     requests = requests_of(host, sampling, [prompt], max_tokens, None, constraint)
     shape, stops = ResponseShape(body, host.name), host.template.stops

@@ -21,7 +21,6 @@ from starlette.responses import Response
 from linnet.core.errors import UserError
 from linnet.inference.cache_policy import chooses, observe
 from linnet.inference.constrained import Grammar, constraint_of
-from linnet.inference.prefill import room_behind
 from linnet.inference.session import Session
 from linnet.inference.streams import Request, Stream
 from linnet.serve.answers import Answer, Piece
@@ -29,7 +28,7 @@ from linnet.serve.host import Host, Hosts
 from linnet.serve.metrics import ServerMetrics
 from linnet.serve.openai import CompletionShape, answer, prompt_events
 from linnet.serve.protocol import ApiError
-from linnet.serve.requests import MAX_TOKENS_WITHOUT_LIMIT, CompletionRequest, SessionRequest, SessionStep
+from linnet.serve.requests import CompletionRequest, SessionRequest, SessionStep
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of saved sessions, which are names of files."""
@@ -261,7 +260,7 @@ def request_of(host: Host, session: Session, body: CompletionRequest) -> Request
     constraint = constraint_of(json_schema=body.json_schema, regex=body.regex, choices=body.choices)
     tokenizer, max_tokens = host.model.tokenizer, body.max_tokens
     if max_tokens is None:
-        max_tokens = room_behind(host.model.decoder, session.token_ids, MAX_TOKENS_WITHOUT_LIMIT)
+        max_tokens = host.room_behind(session.token_ids)
     return session.request(
         max_tokens,
         logprobs=body.logprobs,

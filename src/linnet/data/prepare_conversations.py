@@ -103,7 +103,7 @@ def survey_files(
     messages that end in CRLF are told of.
     """
     survey, sources = Survey(), list[SourceInfo]()
-    windows = dict[Path, tuple[int, int]]()
+    notes = list[str]()
     with progress("reading", sum(path.stat().st_size for path in paths), "bytes") as advance:
         for path in paths:
             before = survey.documents, survey.text_bytes
@@ -115,11 +115,12 @@ def survey_files(
                 lines += sum(content.count("\n") for content in contents)
                 crlf_lines += sum(content.count("\r\n") for content in contents)
             if crlf_lines:
-                windows[path] = crlf_lines, lines
+                ends = f"{crlf_lines:,} of {lines:,} lines within messages end in CRLF"
+                notes.append(f"{path}: {ends}, which stays as it is")
             documents, text_bytes = survey.documents - before[0], survey.text_bytes - before[1]
             sources.append(SourceInfo(file=str(path), documents=rows * documents, bytes=text_bytes))
-    for path, (crlf_lines, lines) in windows.items():
-        note(f"{path}: {crlf_lines:,} of {lines:,} lines within messages end in CRLF, which stays as it is")
+    for line in notes:
+        note(line)
     return survey, sources
 
 

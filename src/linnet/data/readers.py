@@ -75,9 +75,9 @@ def valid(item: Item) -> str:
 class ReadingCounts:
     """What one reading of an input met besides its documents.
 
-    located: documents with an address. blank: others, of white space alone. lines: line ends of a
-    text, or within the texts of rows; crlf_lines: those that are CRLF. has_json_lines: the first document of a text is
-    rows of JSON. position: bytes read so far, for formats that are not read from front to back.
+    located: documents with an address. empty, blank: what is left out, without text or with white space alone. lines:
+    line ends of a text, or within the texts of rows; crlf_lines: those that are CRLF. has_json_lines: the first
+    document of a text is rows of JSON. position: bytes read so far, for formats that are not read from front to back.
     """
 
     documents: int = 0

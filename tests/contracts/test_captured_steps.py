@@ -12,9 +12,17 @@ import torch
 from examples import ALL, CONTEXT, WIDTH, first_of_its_kind, name_of, randomized
 from torch import Tensor
 
-from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, reserve, weights_of
+from linnet.inference.captured_step import (
+    InPlaceStep,
+    PassFunction,
+    StateTensors,
+    export_with_shapes,
+    reserve,
+    weights_of,
+)
 from linnet.inference.compiled_step import MAX_ERRORS
 from linnet.inference.cuda_graphs import GraphSteps, can_record
+from linnet.inference.step_values import hoist_weight_values
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.contract import MixerSpec, SublayerSpec
@@ -232,6 +240,22 @@ EXPORTED = {name_of(spec): (spec, FULL) for spec in FIRST} | {
 }
 
 
+def divided(program: torch.export.ExportedProgram, shapes: tuple[Any, ...]) -> Callable[..., Tensor]:
+    """The program, with what depends on weights alone computed apart and once, as packages have it."""
+    program, making = hoist_weight_values(program, shapes)
+    step, values = program.module(), list[list[Tensor]]()
+    if making is None:
+        return step
+
+    def run(*inputs: Any) -> Tensor:
+        if not values:
+            values.append(making.module()(inputs[-1]))
+        logits_BV: Tensor = step(*inputs, *values)
+        return logits_BV
+
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPORTED)
 def test_an_exported_step_is_the_forward_pass_of_any_number_of_rows_and_places(name: str):
@@ -241,7 +265,7 @@ def test_an_exported_step_is_the_forward_pass_of_any_number_of_rows_and_places(n
         example = streams(decoder, policy).select(torch.tensor([0, 1, 2, 0, 1], device=DEVICE)).grown(ROOM + 7)
         reserve(example, 32)
         one = example.select(torch.tensor([1], device=DEVICE))
-        several, single = (export_step(decoder, state).module() for state in (example, one))
+        several, single = (divided(*export_with_shapes(decoder, state)) for state in (example, one))
     with torch.inference_mode():
         step = captured(lambda *inputs: (several if len(inputs[0]) > 1 else single)(*inputs), decoder)
         expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)

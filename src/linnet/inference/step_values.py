@@ -90,10 +90,16 @@ class DeterminedPart:
 
     @classmethod
     def of(cls, graph: Graph, inputs: Iterable[Node]) -> "DeterminedPart":
-        """The part that depends on no other input than these; what depends on nothing belongs to it."""
+        """The part that depends on no other input than these; what depends on nothing belongs to it.
+
+        Tensors that the graph writes, and views of them, do not: their values depend on when they are read.
+        """
+        written = {_base(x) for node in graph.nodes for x in _written(node)}
         sources, computed = {node: frozenset([node]) for node in inputs}, set[Node]()
         for node in graph.nodes:
-            if node.op != "call_function" or _writes(node) or any(x not in sources for x in node.all_input_nodes):
+            if node.op != "call_function" or _base(node) in written:
+                continue
+            if _written(node) or any(x not in sources for x in node.all_input_nodes):
                 continue
             sources[node] = frozenset[Node]().union(*(sources[x] for x in node.all_input_nodes))
             if node.target not in REARRANGING or any(x in computed for x in node.all_input_nodes):
@@ -111,12 +117,23 @@ class DeterminedPart:
         ]
 
 
-def _writes(node: Node) -> bool:
-    """True for a function that writes its inputs, and for one of which that is not known."""
-    if node.target is operator.getitem:
-        return False
+def _base(node: Node) -> Node:
+    """The node whose tensor this one is, or may be, a view of; itself if it has a tensor of its own."""
+    while node.target in REARRANGING:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _written(node: Node) -> list[Node]:
+    """The inputs that a function writes; all of them where that is not known."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return []
     schema = getattr(node.target, "_schema", None)
-    return schema is None or bool(schema.is_mutable)
+    if schema is None:
+        return node.all_input_nodes
+    values = {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)} | node.kwargs
+    written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
+    return [value for name, value in values.items() if name in written and isinstance(value, Node)]
 
 
 def hoist_weight_values(

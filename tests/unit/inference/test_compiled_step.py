@@ -15,6 +15,7 @@ from small_models import CASES, EXAMPLES, small_decoder
 from torch import Tensor
 
 from linnet.inference import compiled_step
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, weights_of
 from linnet.inference.compiled_step import (
     BUILDS,
@@ -37,9 +38,10 @@ from linnet.inference.prefill import new_state
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Request
 from linnet.inference.weights import convert_weights
-from linnet.layers.cache_policy import FULL, RecalibratingCache
+from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache
+from linnet.layers.mixers.ted.bank import BankState
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
@@ -532,7 +534,7 @@ def assert_steps_are_near(
     assert made is not None
     step, rows = made(state), len(state.positions)
     for index in range(tokens):
-        tokens_B1 = torch.arange(index, index + rows)[:, None]
+        tokens_B1 = torch.arange(index, index + rows)[:, None] % decoder.spec.vocab_size
         expected_BV = decoder.logits(decoder.hidden(tokens_B1, expected))[:, 0].float()
         error = (step(tokens_B1).float() - expected_BV).abs().max() / expected_BV.std()
         assert error <= MAX_ERRORS[precision]
@@ -551,6 +553,26 @@ def test_a_package_of_each_precision_is_right_for_other_weights(precision: str, 
             assert start_build(request, package)
             assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
         assert_steps_are_near(decoder, state, expected, package, precision, tokens=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("policy", [BankCache(), EvictionCache(top_k=0, threshold=0.05)], ids=["bank", "eviction"])
+def test_a_package_of_each_cache_policy_is_right_for_longer_than_a_chunk(policy: CachePolicy, rows: int, package: Path):
+    decoder = small_decoder(TED).float()
+
+    def begun() -> DecoderState:
+        state = cache_policy_state(decoder, rows, 2**18, policy)
+        decoder.hidden(torch.tensor([PROMPT] * rows), state)
+        return state
+
+    with torch.inference_mode():
+        state, expected = begun(), begun()
+    request, package = package_of(decoder, state)
+    assert start_build(request, package)
+    assert BUILDS.processes[package].wait(300) == 0, package.with_suffix(".log").read_text()
+    chunks = 4 * state.layers[0].bank.nearest if isinstance(state.layers[0], BankState) else 100
+    assert_steps_are_near(decoder, state, expected, package, "float32", tokens=chunks)
 
 
 @pytest.mark.slow

@@ -75,6 +75,25 @@ def test_views_of_weights_and_values_larger_than_them_stay_in_the_step():
     torch.testing.assert_close(run(step, program.example_inputs[0], made), run(program, program.example_inputs[0]))
 
 
+def test_a_tensor_that_the_step_writes_is_no_value():
+    class Writing(nn.Module):
+        def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
+            """Change the sign of every second factor in place."""
+            factor_D, decay_D = weights[0].sin(), weights[0].exp()
+            factor_D[1::2] *= -1
+            states[0].mul_(decay_D)
+            return states[0] * factor_D + decay_D
+
+    inputs = torch.ones(1, 1, dtype=torch.int64), torch.ones(1), [torch.randn(1, WIDTH)], [torch.randn(WIDTH)]
+    program = torch.export.export(Writing(), inputs, strict=False)
+    step, values = hoist_weight_values(program, ({}, {}, [{}], [None]))
+    assert values is not None
+    assert "exp.default" in functions(values) and "sin.default" not in functions(values)
+    made = values.module()(inputs[3])
+    for _ in range(2):  # nothing has been written
+        torch.testing.assert_close(run(step, inputs, made), run(program, inputs))
+
+
 def test_a_step_without_such_values_stays_as_it_is():
     class Plain(nn.Module):
         def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:

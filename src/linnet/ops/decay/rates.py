@@ -172,9 +172,8 @@ def barycentric(bank: RateBank) -> Tensor:
     T_R is the Chebyshev polynomial.
     """
     angles_R = _chebyshev_angles(len(bank.rates_R))
-    factors_R = angles_R.sin() / len(angles_R)
-    factors_R[1::2] *= -1
-    return torch.stack([angles_R.cos(), factors_R])
+    signs_R = 1 - 2 * (torch.arange(len(angles_R)) % 2)
+    return torch.stack([angles_R.cos(), signs_R * angles_R.sin() / len(angles_R)])
 
 
 @lru_cache(maxsize=64)

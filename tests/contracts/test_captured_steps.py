@@ -14,6 +14,7 @@ from torch import Tensor
 
 from linnet.inference.captured_step import (
     InPlaceStep,
+    Maintenance,
     PassFunction,
     StateTensors,
     export_with_shapes,
@@ -82,7 +83,10 @@ def captured(run: Callable[..., Tensor], decoder: Decoder) -> Step:
         weights = list(weights_of(PassFunction(decoder, states)).values())
         logits_BV = run(tokens_B1, torch.tensor(state.positions, device=DEVICE), list(states.tensors.values()), weights)
         assert all(state.tensors()[name] is tensor for name, tensor in states.tensors.items())
+        maintenance = Maintenance(state)
+        maintenance.plan()
         state.positions = tuple(position + 1 for position in state.positions)
+        maintenance.after_step()
         return logits_BV
 
     return step

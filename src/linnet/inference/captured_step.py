@@ -255,6 +255,35 @@ def reserve(state: DecoderState, tokens: int) -> None:
         part.reserve(tokens)
 
 
+@dataclass
+class Maintenance:
+    """What layers leave to be done between captured steps of a batch (`State.maintain`).
+
+    due: steps until it is; None: never.
+    """
+
+    state: DecoderState
+    due: int | None = None
+
+    def plan(self) -> None:
+        """Ask the layers, as the rows or their positions have changed."""
+        each = [part.maintenance_due(self.state.positions) for part in self.state.sublayers]
+        self.due = min((steps for steps in each if steps is not None), default=None)
+
+    def after_step(self) -> None:
+        """Do what is due after a step, whose rows have moved on by a token."""
+        if self.due is None:
+            return
+        self.due -= 1
+        if self.due > 0:
+            return
+        with torch.inference_mode():  # tensors made in inference mode are changed in no other
+            for part in self.state.sublayers:
+                if part.maintenance_due(self.state.positions) is not None:
+                    part.maintain(self.state.positions)
+        self.plan()
+
+
 def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.ExportedProgram":
     """The captured `InPlaceStep` for one stream, or for any number if the state has several.
 

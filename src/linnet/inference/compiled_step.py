@@ -37,6 +37,7 @@ from linnet.core.errors import UserError, note
 from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
 from linnet.inference.captured_step import (
+    Maintenance,
     PassFunction,
     StateTensors,
     can_capture_on_cpu,
@@ -251,7 +252,7 @@ def _advancing(state: DecoderState, run: Run) -> Step:
     free = [(part, name) for part, name in fields if name in part.any_length]
     reserved, tokens_left, tensors, ids = list[torch.Size](), 0, list[Tensor](), list[int]()
     positions_B = torch.empty(len(state.positions), dtype=torch.int64)
-    numbers_B, known = positions_B.numpy(), tuple[int, ...]()
+    numbers_B, known, maintenance = positions_B.numpy(), tuple[int, ...](), Maintenance(state)
 
     def step(token_B1: Tensor) -> Tensor:
         nonlocal reserved, tokens_left, tensors, ids, numbers_B, known
@@ -265,10 +266,12 @@ def _advancing(state: DecoderState, run: Run) -> Step:
             ids = list(map(id, tensors))
         if state.positions is not known:
             numbers_B[:] = state.positions
+            maintenance.plan()
         logits_BV = run(token_B1, positions_B, tensors)
         numbers_B += 1
         state.positions = known = tuple([position + 1 for position in state.positions])
         tokens_left -= 1
+        maintenance.after_step()
         return logits_BV
 
     return step

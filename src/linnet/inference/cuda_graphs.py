@@ -20,7 +20,7 @@ from torch import Tensor
 
 from linnet.core.errors import note
 from linnet.core.system import available_bytes
-from linnet.inference.captured_step import InPlaceStep, StateTensors, can_capture, reserve, weights_of
+from linnet.inference.captured_step import InPlaceStep, Maintenance, StateTensors, can_capture, reserve, weights_of
 from linnet.inference.compiled_step import BUILDS, RESERVED_TOKENS
 from linnet.layers.state import State
 from linnet.model.decoder import Decoder
@@ -234,6 +234,9 @@ class GraphSteps:
     _positions: tuple[int, ...] = ()
     _steps_left: int = 0
 
+    def __post_init__(self) -> None:
+        self._maintenance = Maintenance(self.state)
+
     def logits(self, tokens_B1: Tensor) -> Tensor:
         """Logits `[B, V]` of one token of each row."""
         state = self.state
@@ -245,12 +248,14 @@ class GraphSteps:
         buffers, rows = self._buffers, len(state.positions)
         if self._positions != state.positions:
             buffers.set_positions(state)
+            self._maintenance.plan()
         buffers.tokens_B1[:rows].copy_(tokens_B1)
         recording = buffers.graphs[self._places]
         recording.replay()
         buffers.positions_B.add_(1)
         state.positions = self._positions = tuple(position + 1 for position in state.positions)
         self._steps_left -= 1
+        self._maintenance.after_step()
         return recording.out[:rows].clone()
 
     def release(self) -> None:
@@ -301,6 +306,7 @@ class GraphSteps:
             self._buffers = buffers
             buffers.record(self.decoder, self._places, RECORDERS[self.decoder.device.type])
         self._parts, self._positions, self._steps_left = buffers.lend(state), state.positions, RESERVED_TOKENS
+        self._maintenance.plan()
         return True
 
 

@@ -130,6 +130,16 @@ class State:
         A field of `any_length` that grows with the tokens gets empty places for them.
         """
 
+    def maintenance_due(self, positions: Sequence[int]) -> int | None:
+        """After how many captured steps of rows at these positions `maintain` is due; None: never."""
+        return None
+
+    def maintain(self, positions: Sequence[int]) -> None:
+        """Do in place what is due in some steps only, and which a graph would have to compute in every step.
+
+        Captured steps that write states leave it out; it follows the step, whose rows are now at these positions.
+        """
+
     def take(self, other: Self) -> None:
         """Take over all fields of `other`, without copies."""
         vars(self).update(vars(other))

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,9 +33,11 @@ from linnet.inference.compiled_step import (
     package_of,
     start_build,
 )
+from linnet.inference.cuda_graphs import GraphSteps
 from linnet.inference.decode import decode
 from linnet.inference.engine import Engine
 from linnet.inference.prefill import new_state
+from linnet.inference.readers import _ordinary_step
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Request
 from linnet.inference.weights import convert_weights
@@ -47,6 +50,7 @@ from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.ops.linear import can_pack_bfloat16
 from linnet.ops.native import custom_ops_in_graphs, library
+from recorded_steps import record_from_the_first_token
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(temperature=0.0)
@@ -367,6 +371,34 @@ def test_the_faster_form_goes_on(package: Path, monkeypatch: pytest.MonkeyPatch,
     for _ in range(20):
         steps.logits(torch.zeros(1, 1))
     assert used == ["ordinary"] * TIMED_TOKENS + ["compiled"] * TIMED_TOKENS + [stays] * (20 - 2 * TIMED_TOKENS)
+
+
+@pytest.mark.parametrize("form", ["captured", "recorded"])
+@torch.inference_mode()
+def test_the_chunks_of_a_bank_begin_between_steps_in_each_row_when_they_are_due(
+    form: str, monkeypatch: pytest.MonkeyPatch
+):
+    decoder = small_decoder(TED).float()
+
+    def begun() -> DecoderState:
+        states = [cache_policy_state(decoder, 1, 200, BankCache()) for _ in range(3)]
+        for tokens, state in zip((31, 3, 1), states, strict=True):
+            decoder.hidden(torch.ones(1, tokens, dtype=torch.int64), state)
+        return states[0].join(*states[1:])
+
+    state, expected = begun(), begun()
+    if form == "recorded":
+        record_from_the_first_token(monkeypatch)
+        step = GraphSteps(decoder, state, partial(_ordinary_step, decoder, state)).logits
+    else:
+        step = uncompiled(decoder, state)
+    for index in range(100):
+        if index == 40:  # an ordinary pass of several tokens
+            for each in (state, expected):
+                decoder.hidden(torch.ones(3, 7, dtype=torch.int64), each)
+        tokens_B1 = torch.full((len(state.positions), 1), index % 7)
+        expected_BV = _ordinary_step(decoder, expected, tokens_B1)
+        torch.testing.assert_close(step(tokens_B1), expected_BV, rtol=1e-4, atol=1e-5)
 
 
 @torch.inference_mode()

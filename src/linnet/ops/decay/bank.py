@@ -112,17 +112,21 @@ class DecayBank:
             self.begin_chunk()
         return out_BNTH
 
-    def append_token(self, rates_B1N: Tensor, v_B1NH: Tensor, clock_B: Tensor, keys: Keys | None = None) -> Tensor:
+    def append_token(
+        self, rates_B1N: Tensor, v_B1NH: Tensor, clock_B: Tensor, keys: Keys | None = None, *, in_place: bool = False
+    ) -> Tensor:
         """`append` of one token whose position in each stream is a tensor: for graphs, which take it as an input.
 
-        As `_append_to_chunk`, over all places, with the empty ones masked. The next chunk is begun at every token, and
-        the result is used after the last token of a chunk. The tensors are replaced, not changed in place.
+        As `_append_to_chunk`, over all places, with the empty ones masked. in_place: the token is written into the
+        tensors, and `begin_chunk` after the last token of a chunk is left to the caller. Otherwise the tensors are
+        replaced; the next chunk is begun at every token, and the result is used after the last one of a chunk.
         """
         chunk, fixed, device = self.bank.nearest, len(self.bank.rates_R), v_B1NH.device
         start_B = clock_B % chunk
-        here_BW = torch.arange(2 * chunk, device=device) == (chunk + start_B)[:, None]
-        self.rates_BNF = _with_token(self.rates_BNF, rates_B1N.mT[..., None], here_BW, fixed)
-        self.entries_BNEH = _with_token(self.entries_BNEH, v_B1NH.transpose(1, 2), here_BW, self.low_BNRH.shape[2])
+        place_B = chunk + start_B
+        add_token = _write_token if in_place else _with_token
+        self.rates_BNF = add_token(self.rates_BNF, rates_B1N.mT, place_B, fixed)
+        self.entries_BNEH = add_token(self.entries_BNEH, v_B1NH.transpose(1, 2), place_B, self.low_BNRH.shape[2])
         filled_BF = torch.arange(fixed + 2 * chunk, device=device) <= (fixed + chunk + start_B)[:, None]
         minus_ages_CF = _minus_ages.__wrapped__(self.bank, self.rates_BNF.dtype, device)  # a graph's is not cached
         minus_ages_B1F = minus_ages_CF.index_select(0, start_B)[:, None]
@@ -130,22 +134,25 @@ class DecayBank:
         if keys is not None:
             assert self.keys_BNCM is not None
             keys = Keys(*(each_B1NM.transpose(1, 2).to(rates_B1N.dtype) for each_B1NM in keys))
-            self.keys_BNCM = _with_token(self.keys_BNCM, keys.keys, here_BW, 0)
+            self.keys_BNCM = add_token(self.keys_BNCM, keys.keys, place_B, 0)
             far_BN1R, near_BN1W = torch.split(weights_BN1F, [fixed, 2 * chunk], dim=-1)
             scores_BN1W = keys.queries @ self.keys_BNCM.mT
             weights_BN1F = torch.cat([by_key(far_BN1R, keys.queries), near_BN1W * scores_BN1W], dim=-1)
         out_BN1H = weights_BN1F @ self.entries_BNEH
-        # Begin the next chunk on copies, and select them if this one is full.
+        if not in_place:
+            self._begin_chunk_if(start_B + 1 == chunk)
+        return out_BN1H.transpose(1, 2).to(v_B1NH.dtype)
+
+    def _begin_chunk_if(self, is_full_B: Tensor) -> None:
+        """Begin the next chunk on copies, and select them where this one is full."""
         names = ("entries_BNEH", "rates_BNF", "low_BNRH", "keys_BNCM")
         before = {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
         for name, tensor in before.items():
             setattr(self, name, tensor.clone())
         self.begin_chunk()
-        is_full_B = start_B + 1 == chunk
         for name, tensor in before.items():
             is_full = is_full_B.view(-1, *(1,) * (tensor.dim() - 1))
             setattr(self, name, torch.where(is_full, getattr(self, name), tensor))
-        return out_BN1H.transpose(1, 2).to(v_B1NH.dtype)
 
     def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
         """Append whole chunks, as the chunked form takes a segment, whose first chunk is the one before them."""
@@ -196,15 +203,20 @@ class DecayBank:
         self.low_BNRH.copy_(exact_BNRH - rounded_BNRH)
 
 
-def _with_token(old_BNEH: Tensor, new_BN1H: Tensor, here_BW: Tensor, before: int) -> Tensor:
-    """A copy with a new token at the true place of `here_BW`, which begins after `before`.
-
-    `[..., E]` or `[..., E, H]`.
-    """
+def _with_token(old_BNEH: Tensor, new_BN1H: Tensor, place_B: Tensor, before: int) -> Tensor:
+    """A copy with a new token at a place of each row, counted from `before`; `[..., E]` or `[..., E, H]`."""
     if old_BNEH.dim() == 3:
-        return _with_token(old_BNEH[..., None], new_BN1H, here_BW, before)[..., 0]
-    near_BNWH = torch.where(here_BW[:, None, :, None], new_BN1H.to(old_BNEH.dtype), old_BNEH[:, :, before:])
+        return _with_token(old_BNEH[..., None], new_BN1H[..., None], place_B, before)[..., 0]
+    is_here_BW = torch.arange(old_BNEH.shape[2] - before, device=place_B.device) == place_B[:, None]
+    near_BNWH = torch.where(is_here_BW[:, None, :, None], new_BN1H.to(old_BNEH.dtype), old_BNEH[:, :, before:])
     return torch.cat([old_BNEH[:, :, :before], near_BNWH], dim=2)
+
+
+def _write_token(tensor_BNEH: Tensor, new_BN1H: Tensor, place_B: Tensor, before: int) -> Tensor:
+    """The same in place; returns the tensor."""
+    rows_B = torch.arange(len(place_B), device=place_B.device)
+    tensor_BNEH[rows_B, :, before + place_B] = new_BN1H[:, :, 0].to(tensor_BNEH.dtype)
+    return tensor_BNEH
 
 
 @lru_cache(maxsize=16)

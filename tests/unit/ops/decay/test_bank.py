@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,12 +89,15 @@ def test_no_weight_grows_beyond_the_length_of_the_bank():
     assert out.abs().max() <= 64
 
 
-def test_a_token_at_a_tensor_position_equals_one_at_an_integer_position():
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_token_at_a_tensor_position_equals_one_at_an_integer_position(in_place: bool):
     rates, v = stream(3 * 4 + 2)
     plain, in_graph = (empty((2, 2, 3), 64, chunk=4, dtype=torch.float64) for _ in range(2))
     for place in range(rates.shape[1]):
         token = rates[:, place : place + 1], v[:, place : place + 1]
-        out = in_graph.append_token(*token, torch.tensor([place, place]))
+        out = in_graph.append_token(*token, torch.tensor([place, place]), in_place=in_place)
+        if in_place and (place + 1) % 4 == 0:
+            in_graph.begin_chunk()
         torch.testing.assert_close(out, plain.append(*token), atol=1e-12, rtol=0)
     sums = slice(plain.low_BNRH.shape[2])
     torch.testing.assert_close(in_graph.entries_BNEH[:, :, sums], plain.entries_BNEH[:, :, sums])

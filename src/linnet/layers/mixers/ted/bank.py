@@ -4,6 +4,7 @@ Shapes: `B` batch, `T` tokens of the chunk, `E` stored sums and tokens, `N` head
 `W` tokens of two chunks of the bank, `M` width of a key.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -77,10 +78,31 @@ class BankState(TedState):
             assert v_BTNC.shape[1] % self.bank.nearest == 0, "a graph reads whole chunks of the bank"
             return stream.append(rates_B1N, v_BTNC, keys).flatten(2)
         clock_B = layout.offsets_B(v_B1D.device) + self.lead
-        out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock_B, keys)
+        out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock_B, keys, in_place=not layout.functional)
         self.entries, self.rates, self.low = stream.entries_BNEH, stream.rates_BNF, stream.low_BNRH
         self.keys = stream.keys_BNCM
         return out_B1NC.flatten(2)
+
+    def maintenance_due(self, positions: Sequence[int]) -> int:
+        """When the chunk of some row is full, which may be after the next token."""
+        chunk = self.bank.nearest
+        return min(chunk - (clock % chunk) for clock in self._clocks(positions))
+
+    @torch.no_grad()
+    def maintain(self, positions: Sequence[int]) -> None:
+        """Begin the next chunk in the rows whose chunk is full."""
+        is_full = [clock % self.bank.nearest == 0 for clock in self._clocks(positions)]
+        if not any(is_full):
+            return
+        full = self if all(is_full) else self.select(torch.tensor(is_full, device=self.low.device))
+        DecayBank(self.bank, full.entries, full.rates, full.low, 0, full.keys).begin_chunk()
+        if full is not self:
+            for name, tensor in full.tensors().items():
+                self.tensors()[name][torch.tensor(is_full, device=tensor.device)] = tensor
+
+    def _clocks(self, positions: Sequence[int]) -> list[int]:
+        """The clock of each row at these positions."""
+        return [position + lead for position, lead in zip(positions, self.lead.tolist(), strict=True)]
 
     def forget(self) -> Self:
         """An empty copy with the fixed rates."""

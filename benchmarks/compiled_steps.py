@@ -1,7 +1,7 @@
 """Decoding with compiled steps against the ordinary ones: every mixer, in every precision, 1 and 8 rows, 1 to 106 M.
 
-Milliseconds of a step (a token of each row), behind 1,024 tokens where the state grows and behind 32 where its size is
-constant: the compiled step, the ordinary step, and a token of the engine with the compiled step. With `--before
+Milliseconds of a step (a token of each row), behind 1,024 tokens where the state of the full cache grows and behind 32
+where its size is constant: the compiled step, the ordinary step, and a token of the engine with the compiled step. With `--before
 FOLDER`, a checkout of an earlier commit, also the ordinary step of that code, in a process of its own. All in turn,
 medians of the rounds. The gate compares logits of several tokens with those of the ordinary step.
 
@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +30,7 @@ from torch import Tensor
 from decode_worker import decoder_of, ordinary_step, seconds_per_step, state_behind
 from gpu_models import Size, kinds, model
 from harness import RESULTS, gate, machine, record_of, write_record
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.compiled_step import (
     BUILDS,
     MAX_ERRORS,
@@ -42,6 +44,7 @@ from linnet.inference.engine import Engine
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Request
 from linnet.inference.weights import Precision, convert_weights
+from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
@@ -52,6 +55,9 @@ SIZES = {
     "106 M": Size(106_000_000, 768, 12, 32_000, 2048, 1, 1, 0.0),
 }
 ROWS = (1, 8)
+WITH_POLICY = ("ted:bank",)
+"""Kinds with another cache policy than the full cache, as `KIND:POLICY`."""
+
 ROUND_S, MOST_STEPS = 0.05, 100
 """Seconds of a round of one contestant, and its steps at most."""
 
@@ -71,6 +77,15 @@ class Cell:
     precision: str
     kind: str
     rows: int
+
+    @property
+    def mixer(self) -> str:
+        """The kind without its cache policy: `ted` of `ted:bank`."""
+        return self.kind.partition(":")[0]
+
+    @property
+    def cache_policy(self) -> str:
+        return self.kind.partition(":")[2] or FULL.label
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -123,6 +138,11 @@ def build_all(wanted: list[tuple[dict[str, Any], Path]], until_s: float) -> None
         running = [package for package in running if BUILDS.processes[package].poll() is None]
 
 
+def state_of(decoder: Decoder, cell: Cell, room: int, tokens: int | None = None) -> DecoderState:
+    """The state of a cell; see `state_behind`."""
+    return state_behind(decoder, cell.rows, tokens, cache_policy_state(decoder, 1, room, cell.cache_policy))
+
+
 def loaded_step(decoder: Decoder, state: DecoderState) -> Callable[[DecoderState], Step] | None:
     """The compiled step from the cache; None if it is not there, or was refused."""
     _, package = package_of(decoder, state)
@@ -160,7 +180,7 @@ def engine_steps(decoder: Decoder, state: DecoderState) -> Callable[[int], float
 
 def measure(cell: Cell, decoder: Decoder, checkout: Path | None, rounds: int) -> dict[str, Any]:
     """Check, then time, all contestants in turn."""
-    state = state_behind(decoder, cell.rows, ROOM)
+    state = state_of(decoder, cell, ROOM)
     compiled = loaded_step(decoder, state)
     if compiled is None:
         return {"error": "not compiled: see the files beside its package"}
@@ -174,7 +194,9 @@ def measure(cell: Cell, decoder: Decoder, checkout: Path | None, rounds: int) ->
         "ordinary": timed(lambda own: ordinary_step(decoder, own)),
         "engine": engine_steps(decoder, state),
     }
-    before = None if checkout is None else Before(checkout, decoder.spec, cell, torch.get_num_threads())
+    before = None
+    if checkout is not None and cell.cache_policy == FULL.label:
+        before = Before(checkout, decoder.spec, cell, torch.get_num_threads())
     if before is not None:
         contestants["before"] = before.seconds
     steps = {name: max(3, min(MOST_STEPS, round(ROUND_S / run(3)))) for name, run in contestants.items()}
@@ -218,23 +240,22 @@ def cell_of(results: dict[str, Any], cell: Cell) -> dict[str, Any]:
 
 def models_of(cells: list[Cell]) -> Iterator[tuple[list[Cell], Decoder]]:
     """The cells of each model in turn, with the model, which serves all its numbers of rows."""
-    for path in dict.fromkeys(cell.path[:3] for cell in cells):
-        size, precision, kind = path
-        decoder = decoder_of(model(kind, SIZES[size]))
+    for (size, precision, _), of_model in groupby(cells, key=lambda cell: cell.path[:3]):
+        each = list(of_model)
+        decoder = decoder_of(model(each[0].mixer, SIZES[size]))
         if precision != "float32":
             convert_weights(decoder, precision)
-        yield [cell for cell in cells if cell.path[:3] == path], decoder
+        yield each, decoder
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [*kinds(), *WITH_POLICY]
     parser.add_argument("--threads", type=int, default=1, help="processor threads (default 1)")
     parser.add_argument("--rounds", type=int, default=5, help="of all contestants in turn (default 5)")
     parser.add_argument("--minutes", type=float, default=15.0, help="no cell is begun after so many (default 15)")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument(
-        "--kinds", nargs="+", choices=kinds(), default=["attention", *sorted({*kinds()} - {"attention"})]
-    )
+    parser.add_argument("--kinds", nargs="+", choices=known, default=["attention", *sorted({*known} - {"attention"})])
     parser.add_argument("--precisions", nargs="+", choices=get_args(Precision), default=list(get_args(Precision)))
     parser.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
     parser.add_argument("--before", type=Path, help="a checkout of an earlier commit, whose ordinary step is timed too")
@@ -261,7 +282,7 @@ def main() -> None:
     for of_model, decoder in models_of(left):
         if time.perf_counter() >= until_s:
             break
-        examples = [state_behind(decoder, cell.rows, 8, tokens=2) for cell in of_model]
+        examples = [state_of(decoder, cell, 8, tokens=2) for cell in of_model]
         assert all(can_compile(decoder, state) for state in examples)
         build_all([package_of(decoder, state) for state in examples], until_s)
         for cell in () if arguments.build_only else of_model:

@@ -36,11 +36,10 @@ def constant_state(decoder: Decoder) -> bool:
 
 
 @torch.inference_mode()
-def state_behind(decoder: Decoder, rows: int, room: int, tokens: int | None = None) -> DecoderState:
-    """The state of rows that have read the same tokens, which are read once."""
+def state_behind(decoder: Decoder, rows: int, tokens: int | None, state: DecoderState) -> DecoderState:
+    """The state of rows that have read the same tokens, which are read once into an empty state of one row."""
     count = tokens or (SHORT if constant_state(decoder) else LONG)
     tokens_1T = torch.randint(decoder.spec.vocab_size, (1, count), generator=torch.Generator().manual_seed(1))
-    state = decoder.initial_state(1, room)
     decoder.hidden(tokens_1T, state)
     return state if rows == 1 else state.select(torch.zeros(rows, dtype=torch.int64))
 
@@ -77,7 +76,7 @@ def main() -> None:
     decoder = decoder_of(ModelSpec.parse(request["spec"], "spec"))
     if request["precision"] != "float32":
         convert_weights(decoder, request["precision"])
-    state = state_behind(decoder, request["rows"], request["room"])
+    state = state_behind(decoder, request["rows"], None, decoder.initial_state(1, request["room"]))
     print("ready", flush=True)
     for line in sys.stdin:
         step = ordinary_step(decoder, state.fork())

@@ -16,6 +16,7 @@
 #else  // a compiler without OpenMP ignores its directives: one thread does all the work
 inline int omp_get_thread_num() { return 0; }
 inline int omp_get_num_threads() { return 1; }
+inline int omp_get_max_threads() { return 1; }
 #endif
 
 #include <cmath>

@@ -16,6 +16,7 @@ OPTIONS = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
 ARM = "aarch64-linux-gnu-g++"
 TARGETS = {
     "gcc": (["g++", "-march=native", "-fopenmp"], []),
+    "gcc with AVX2 alone": (["g++", "-march=haswell", "-fopenmp"], []),
     "gcc without AVX2": (["g++", "-DLINNET_PORTABLE", "-march=native", "-Wno-psabi", "-fopenmp"], []),
     "gcc without OpenMP": (["g++", "-march=native"], []),
     "clang": (["clang++", "-march=native"], []),
@@ -23,6 +24,14 @@ TARGETS = {
     "ARM": ([ARM, "-static", "-march=armv8-a", "-Wno-psabi", "-fopenmp"], ["qemu-aarch64"]),
     "ARM with products of bytes": ([ARM, "-static", "-march=armv8.2-a+dotprod", "-Wno-psabi"], ["qemu-aarch64"]),
 }
+
+
+def test_a_compiler_without_openmp_accepts_the_sources():
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-DLINNET_PORTABLE", "-Wno-psabi", *SOURCES]
+    check = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert check.returncode == 0, check.stderr[-3000:]
 
 
 @pytest.mark.slow

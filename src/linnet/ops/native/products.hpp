@@ -31,6 +31,15 @@ struct Result {
     const int64_t place = row * outputs + output;
     out[place] = value + (bias ? bias[output] : 0.0f) + (added ? added[place] : 0.0f);
   }
+
+#ifdef LINNET_AVX2
+  // Four adjacent outputs.
+  void set(int64_t row, int64_t output, __m128 values) const {
+    const int64_t place = row * outputs + output;
+    values = _mm_add_ps(values, bias ? _mm_loadu_ps(bias + output) : _mm_setzero_ps());
+    _mm_storeu_ps(out + place, _mm_add_ps(values, added ? _mm_loadu_ps(added + place) : _mm_setzero_ps()));
+  }
+#endif
 };
 
 // Eight sums of integers, each plus four products of bytes. The unsigned bytes are at most 127, so that two products fit

@@ -69,6 +69,50 @@ inline float total_of(Real numbers) { return sum_of(numbers); }
 inline int32_t total_of(Whole numbers) { return sum_of(numbers); }
 #endif
 
+// Memory that is reused from call to call. It begins with a cache line: vectors that cross one take twice as long to load.
+template <typename Number>
+class Scratch {
+ public:
+  Number* room(int64_t count) {
+    kept.resize(count + LINE / sizeof(Number));
+    const auto address = reinterpret_cast<uintptr_t>(kept.data());
+    return reinterpret_cast<Number*>((address + LINE - 1) / LINE * LINE);
+  }
+
+ private:
+  static constexpr size_t LINE = 64;
+  std::vector<Number> kept;
+};
+
+// Keeps numbers that were loaded in a register: otherwise the compiler loads them again for each use.
+template <typename Vector>
+inline void once(Vector& numbers) {
+#ifdef LINNET_AVX512
+  asm("" : "+v"(numbers));
+#endif
+}
+
+// The total of each of several vectors; those of four are added up together, which takes half of the instructions.
+template <int count>
+inline void totals_of(const Whole (&numbers)[count], int32_t (&totals)[count]) {
+  int n = 0;
+#ifdef LINNET_AVX512
+  const auto halved = [](Whole one, Whole other) {  // lanes of 128 bits: two of each
+    return sum(_mm512_shuffle_i32x4(one, other, 0x44), _mm512_shuffle_i32x4(one, other, 0xee));
+  };
+#pragma GCC unroll 2
+  for (; n + 4 <= count; n += 4) {
+    const Whole first = halved(numbers[n], numbers[n + 1]), second = halved(numbers[n + 2], numbers[n + 3]);
+    Whole found = sum(_mm512_shuffle_i32x4(first, second, 0x88), _mm512_shuffle_i32x4(first, second, 0xdd));
+    found = sum(found, _mm512_shuffle_epi32(found, _MM_PERM_BADC));
+    found = sum(found, _mm512_shuffle_epi32(found, _MM_PERM_CDAB));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(totals + n),
+                     _mm512_castsi512_si128(_mm512_maskz_compress_epi32(0x1111, found)));
+  }
+#endif
+  for (; n < count; ++n) totals[n] = total_of(numbers[n]);
+}
+
 // `Of<rows>::call` for a number of rows from 1 to `TILE`.
 template <template <int> class Of, int... less>
 auto for_rows(int rows, std::integer_sequence<int, less...>) {

@@ -1,7 +1,8 @@
 """Decoding with compiled steps against the ordinary ones: every mixer, in every precision, 1 and 8 rows, 1 to 106 M.
 
 Milliseconds of a step (a token of each row), behind 1,024 tokens where the state of the full cache grows and behind 32
-where its size is constant: the compiled step, the ordinary step, and a token of the engine with the compiled step. With `--before
+where its size is constant: the compiled step, the ordinary step, and a token of the engine with the compiled step. With
+`--before
 FOLDER`, a checkout of an earlier commit, also the ordinary step of that code, in a process of its own. All in turn,
 medians of the rounds. The gate compares logits of several tokens with those of the ordinary step.
 

@@ -62,6 +62,9 @@ BUILD_AFTER_S = 2.0
 POLL_TOKENS = 32
 """Tokens between two looks for a package that is being compiled."""
 
+WAIT_S = 0.2
+"""Seconds between two looks for a package that is waited for."""
+
 TIMED_TOKENS = 4
 """Tokens of each form whose fastest decides which one goes on."""
 
@@ -448,6 +451,18 @@ class CompiledSteps:
         is_due = self._tokens == TIMED_TOKENS or candidate.tokens % POLL_TOKENS == 0
         if is_due:
             candidate.look(self.decoder, self.state)
+
+
+def finish_builds(decoder: Decoder) -> None:
+    """Compile what streams of the decoder so far would use, and wait for it; the next stream uses it.
+
+    For measurements: streams of a minute begin with ordinary steps, and a build beside them takes processors from them.
+    """
+    for candidate in _CANDIDATES.get(decoder, {}).values():
+        nbytes = 4 * model_cost(decoder.spec).parameters
+        while BUILDS.enabled and not candidate.is_settled and not candidate.package.is_file():
+            candidate.is_settled = not start_build(candidate.request, candidate.package, nbytes)
+            time.sleep(WAIT_S)
 
 
 def start_build(request: dict[str, Any], package: Path, nbytes: int = 0) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,16 +55,18 @@ def test_a_story_is_complete_when_the_model_ends_it(end_bias: float, complete: b
 
 
 def test_speeds_are_medians_and_the_models_take_turns(monkeypatch: pytest.MonkeyPatch):
-    measured = {"a": [0.0, 5.0, 1.0, 3.0, 2.0, 4.0], "b": [0.0, 50.0, 10.0, 30.0, 20.0, 40.0]}
-    asked = []
+    models = [SimpleNamespace(decoder="a"), SimpleNamespace(decoder="b")]
+    measured = {"a": [0.0, 0.0, 5.0, 1.0, 3.0, 2.0, 4.0], "b": [0.0, 0.0, 50.0, 10.0, 30.0, 20.0, 40.0]}
+    asked: list[object] = []
 
-    def fake(model: str, prompt: str, sampling: Sampling, tokens: int) -> float:
-        asked.append((model, tokens))
-        return measured[model].pop(0)
+    def fake(model: SimpleNamespace, prompt: str, sampling: Sampling, tokens: int) -> float:
+        asked.append((model.decoder, tokens))
+        return measured[model.decoder].pop(0)
 
     monkeypatch.setattr(measure, "_tokens_per_s", fake)
-    assert decode_speeds(["a", "b"], "Once", Sampling(seed=0)) == [3.0, 30.0]
-    warm_up = [("a", measure.WARM_UP_TOKENS), ("b", measure.WARM_UP_TOKENS)]
+    monkeypatch.setattr(measure, "finish_builds", asked.append)
+    assert decode_speeds(models, "Once", Sampling(seed=0)) == [3.0, 30.0]
+    warm_up = [step for name in "ab" for step in ((name, measure.WARM_UP_TOKENS), name, (name, measure.WARM_UP_TOKENS))]
     assert asked == warm_up + [("a", measure.DECODE_TOKENS), ("b", measure.DECODE_TOKENS)] * measure.DECODE_RUNS
 
 

@@ -29,6 +29,7 @@ from linnet.inference.compiled_step import (
     Times,
     can_compile,
     candidate_of,
+    finish_builds,
     ordinary_steps,
     package_of,
     start_build,
@@ -434,6 +435,24 @@ def test_long_decoding_starts_a_build_once_and_short_decoding_none(package: Path
         for _ in range(4 * POLL_TOKENS):
             steps.logits(torch.zeros(1, 1))
         assert started == expected
+
+
+def test_builds_are_waited_for_until_there_is_a_package_or_cannot_be_one(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (decoder, state), waits = begun(MAMBA2), list[float]()
+    package.parent.mkdir(parents=True)
+    CompiledSteps(decoder, state, lambda tokens_B1: tokens_B1).logits(torch.zeros(1, 1))
+    monkeypatch.setattr(compiled_step, "start_build", lambda *_: True)
+    monkeypatch.setattr(
+        compiled_step.time, "sleep", lambda wait_s: waits.append(wait_s) or len(waits) < 3 or package.touch()
+    )
+    finish_builds(decoder)
+    assert len(waits) == 3
+    package.unlink()
+    monkeypatch.setattr(compiled_step, "start_build", lambda *_: False)
+    finish_builds(decoder), finish_builds(decoder)
+    assert len(waits) == 4
 
 
 @torch.inference_mode()

@@ -2,9 +2,8 @@
 
 Milliseconds of a step (a token of each row), behind 1,024 tokens where the state of the full cache grows and behind 32
 where its size is constant: the compiled step, the ordinary step, and a token of the engine with the compiled step. With
-`--before
-FOLDER`, a checkout of an earlier commit, also the ordinary step of that code, in a process of its own. All in turn,
-medians of the rounds. The gate compares logits of several tokens with those of the ordinary step.
+`--before FOLDER`, a checkout of an earlier commit, also the ordinary step of that code, in a process of its own. All in
+turn, medians of the rounds. The gate compares logits of several tokens with those of the ordinary step.
 
 `python benchmarks/compiled_steps.py [--minutes 15] [--sizes "1 M" "10 M"] [--kinds attention ted] ...`. Cells are
 measured in the order of sizes, precisions, kinds, rows; each is written to the record when it is measured, and those

@@ -99,6 +99,9 @@ def test_log_probabilities_are_part_of_the_json(model: str, capfdbinary):
         (["--beams", "2", "--length-penalty", "1e3"], "--length-penalty 1000.0: expected a number within 100 of 0"),
         (["--n", "2", "--no-kv-cache"], "--n 2: --no-kv-cache is of one text; leave one of them out"),
         (["--n", "2", "--save-state", "x"], "--n 2: --save-state is of one text"),
+        (["--n", "2", "--draft", "/nope"], "--n 2: --draft is of one text; leave one of them out"),
+        (["--best-of", "2", "--draft", "/nope"], "--best-of 2: --draft is of one text; leave one of them out"),
+        (["--n", "2", "--prompt-lookup", "-5"], "--n 2: --prompt-lookup is of one text; leave one of them out"),
     ],
 )
 def test_options_that_cannot_be_are_one_line(model: str, options: list[str], message: str, capfdbinary):

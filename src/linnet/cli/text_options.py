@@ -192,7 +192,8 @@ class ContinuationOptions:
                 raise UserError("empty", field=name, accepted="a text")
         if self.logprobs is not None and not as_json:
             raise UserError("is part of what --json prints; add --json", field="logprobs", value=self.logprobs)
-        for name, is_typed in single.items():
+        guesses = {name: is_typed for name, is_typed in self.alone.items() if name != "--beams"}
+        for name, is_typed in {**single, **guesses}.items():
             for field, count in (("n", self.n), ("best_of", self.best_of or 1)):
                 if count > 1 and is_typed:
                     raise UserError(f"{name} is of one text; leave one of them out", field=field, value=count)

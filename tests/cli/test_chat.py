@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,18 @@ from linnet.data.chat_setup import CONTROL_TOKENS, OWN_TEMPLATE
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tools import load_tools
+from linnet.inference.cache_policy import observe
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
-from linnet.inference.streams import Event, Request
+from linnet.inference.streams import Event, Request, Stream
 from linnet.inference.tool_loop import announced
+from linnet.layers.mixers.ted import BankCache
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 from linnet.stories.instructions.facts import TOOL
+from serve_models import write_tiny
 
 TEMPLATE = ChatTemplate(OWN_TEMPLATE, "test", {"bos_token": ""})
 
@@ -139,3 +144,47 @@ def test_rounds_need_tools(model: LanguageModel, tmp_path: Path, capfd):
     assert main(["chat", str(tmp_path / "m"), "--tool-rounds", "2"]) == 2
     assert "--tool-rounds 2: expected --tools beside it" in capfd.readouterr().err
     assert ToolOptions(["calculator"]).load()[1] == 4 and ToolOptions().load() == (None, 0)
+
+
+def test_a_conversation_in_a_bank_of_constant_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
+    streams: list[Stream] = []
+    submit = Engine.submit
+
+    def kept(engine: Engine, request: Request) -> Stream:
+        streams.append(submit(engine, replace(request, keep_state=True)))
+        return streams[-1]
+
+    monkeypatch.setattr(Engine, "submit", kept)
+    folder = str(write_tiny(tmp_path / "ted", {"kind": "ted"}, 3, context_length=64))
+    found = {}
+    for policy in ("full", "bank"):
+        monkeypatch.setattr("sys.stdin", StringIO("How many pens are in the box?\nAnd now, with two more boxes?\n"))
+        options = ["--max-tokens", "30", "--temperature", "0", "--cache-policy", policy]
+        assert main(["chat", folder, *options]) == 0
+        found[policy] = [stream for stream in streams if stream.state is not None]
+        streams.clear()
+    capfd.readouterr()
+    assert [stream.tokens for stream in found["full"]] == [stream.tokens for stream in found["bank"]]
+    for stream in found["bank"]:
+        seen = [each for each in observe(stream.state) if each.sublayer == "mixer"]
+        assert [each.cache_policy for each in seen] == [BankCache(65_536)] * 2
+        assert all(len(each.contents.ages) < 64 < stream.state.position for each in seen)
+    first, second = (stream.state.nbytes for stream in found["bank"])
+    assert first == second
+    assert found["bank"][1].cached_tokens > 0  # what the first question left is not read again
+    assert main(["chat", folder, "--cache-policy", "recalibrate"]) == 2
+    assert "--cache-policy recalibrate: no layer of the model (ted) has it; expected full" in capfd.readouterr().err
+
+
+def test_an_answer_ends_before_a_stop_text(model: LanguageModel, capsys):
+    talk, _ = conversation(model, ["One two. Three", "four five"], stops=(". ", "never"))
+    talk.say("?")
+    talk.say("?")
+    assert capsys.readouterr().out == "One two\nfour five\n"
+    assert [message["content"] for message in talk.messages[1::2]] == ["One two", "four five"]
+
+
+def test_an_empty_stop_text_is_refused(model: LanguageModel, tmp_path: Path, capfd):
+    write_model(tmp_path / "m", model.decoder, model.tokenizer, {})
+    assert main(["chat", str(tmp_path / "m"), "--stop", ""]) == 2
+    assert "expected texts that are not empty" in capfd.readouterr().err

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
 from linnet.cli.main import main
 from linnet.cli.options import option, with_option_groups
+from linnet.inference.compiled_step import BUILDS
+from serve_models import write_tiny
 
 
 @dataclass(frozen=True)
@@ -121,3 +124,37 @@ def test_a_field_without_a_default_is_no_option():
 
     with pytest.raises(AssertionError):
         with_option_groups(other)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["generate", "MODEL", "--max-tokens", "0"],
+        ["chat", "MODEL", "--cache-policy", "nothing"],
+        ["serve", "MODEL", "--allow-host", "a*b"],
+        ["evaluate", "MODEL", "--data", "nowhere"],
+    ],
+    ids=lambda wrong: wrong[0],
+)
+def test_commands_that_decode_can_leave_compiled_steps_alone(
+    wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    pytest.importorskip("starlette")
+    typed = [str(write_tiny(tmp_path / "m", {"kind": "ted"})) if word == "MODEL" else word for word in wrong]
+    for options, is_enabled in (([], True), (["--no-compile"], False)):
+        monkeypatch.setattr(BUILDS, "enabled", True)
+        assert main([*typed, *options]) == 2
+        assert BUILDS.enabled == is_enabled, capfd.readouterr().err
+
+
+def test_a_conversation_computes_with_as_many_threads_as_typed(tmp_path: Path, capfd):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert main(["chat", str(write_tiny(tmp_path / "m", {"kind": "ted"})), "--threads", "1", "--stop", ""]) == 2
+        assert torch.get_num_threads() == 2  # a mistake is found first
+        assert main(["chat", str(tmp_path / "m"), "--threads", "1", "--cache-policy", "nothing"]) == 2
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    capfd.readouterr()

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import note, notes_after_text
-from linnet.cli.options import Precision, with_option_groups
-from linnet.cli.text_options import SamplingOptions, ToolOptions
+from linnet.cli.layer_options import DefaultCachePolicy
+from linnet.cli.options import MachineOptions, with_option_groups
+from linnet.cli.text_options import SamplingOptions, StopTexts, ToolOptions
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.data.chat_template import ChatTemplate
     from linnet.data.tools import Tools
+    from linnet.inference.cache_policy import CachePolicies
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import LanguageModel
     from linnet.inference.sampling import Sampling
@@ -56,9 +58,10 @@ def chat(
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
     *,
     choice: SamplingOptions,
+    stop: StopTexts = None,
     calling: ToolOptions,
-    device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
-    precision: Precision = None,
+    machine: MachineOptions,
+    cache_policy: DefaultCachePolicy = None,
 ) -> None:
     """Talk with a model.
 
@@ -74,19 +77,32 @@ def chat(
     the story world, which a system message announces unless --system gives another.
 
     Example: linnet chat runs/chat --tools calculator --tools my_tools.py
+
+    --cache-policy says what the layers keep of the conversation, so that some models answer in constant memory
+    (docs/inference.md).
+
+    Example: linnet chat runs/ted --cache-policy bank
     """
+    from linnet.inference.cache_policy import layer_cache_policies
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import load
     from linnet.inference.prefix_store import PrefixStore
+    from linnet.inference.text_events import stop_texts
     from linnet.inference.tool_loop import announced
+    from linnet.layers.cache_policy import FULL
 
-    loaded = load(model, device, precision).parsing_special()
+    stops = stop_texts(stop or ())
+    machine.set_up()
+    loaded = load(model, machine.device, machine.precision).parsing_special()
+    policies = layer_cache_policies(loaded.decoder, cache_policy or FULL)  # refused before anything is asked
     template = loaded.chat_template
     if template.is_plain:
         note(f"{model}: no chat template: the conversation is read as a plain transcript")
     engine = Engine(loaded.decoder, vocab_size=loaded.tokenizer.vocab_size, prefixes=PrefixStore(KEPT_BYTES))
     tools, rounds = calling.load()
-    conversation = Conversation(loaded, template, engine, choice.sampling(), max_tokens, tools, rounds)
+    conversation = Conversation(
+        loaded, template, engine, choice.sampling(), max_tokens, tools, rounds, stops=stops, cache_policy=policies
+    )
     conversation.begin(system)
     conversation.messages = announced(conversation.messages, tools)
     for line in _lines():
@@ -133,7 +149,8 @@ class Conversation:
     """The messages so far, and the model that answers.
 
     sampling: of the next answer; each further one, or one that is tried again, has the next seed. tools: that the model
-    may call; None: none. rounds: how often it may, before it has to answer.
+    may call; None: none. rounds: how often it may, before it has to answer. stops: texts that end an answer, beside
+    those of the template. cache_policy: what the layers keep of the conversation.
     """
 
     model: "LanguageModel"
@@ -145,6 +162,8 @@ class Conversation:
     rounds: int = 0
     messages: list[dict[str, Any]] = field(default_factory=list)
     forks: list[list[dict[str, Any]]] = field(default_factory=list)
+    stops: tuple[str, ...] = ()
+    cache_policy: "CachePolicies" = "full"
 
     def begin(self, system: str) -> None:
         """An empty conversation."""
@@ -179,6 +198,7 @@ class Conversation:
 
     def _answer(self) -> tuple[str, bool]:
         """Print an answer to the messages so far; its text, and False if it was stopped."""
+        from linnet.inference.cache_policy import open_ended_policies
         from linnet.inference.prefill import room_behind
         from linnet.inference.streams import Request
         from linnet.inference.text_events import TextEvents
@@ -188,10 +208,11 @@ class Conversation:
             room = room_behind(self.model.decoder, prompt, self.max_tokens)
         except UserError as error:
             raise UserError(f"{error} (/rewind takes back questions, /system begins anew)") from None
-        stream = self.engine.submit(
-            Request(prompt, room, self.sampling, self.model.tokenizer.end_ids, keep_state=False)
-        )
-        texts, answer, is_whole = TextEvents(self.model.tokenizer, prompt, self.template.stops), "", True
+        policies = open_ended_policies(self.model.decoder, self.cache_policy, len(prompt) + room)
+        request = Request(prompt, room, self.sampling, self.model.tokenizer.end_ids, keep_state=False)
+        stream = self.engine.submit(replace(request, cache_policy=policies))
+        stops = (*self.template.stops, *self.stops)
+        texts, answer, is_whole = TextEvents(self.model.tokenizer, prompt, stops), "", True
         try:
             for event in stream:
                 for part in texts.push(event):

@@ -10,12 +10,14 @@ import typer
 from linnet.cli.console import invocation, note, show_result
 from linnet.cli.options import (
     AsJson,
+    Compiles,
     ContextLength,
     Device,
     Precision,
     is_on_command_line,
     option,
     refuse_options,
+    set_compiled_steps,
     with_option_groups,
 )
 from linnet.core.bounds import MAX_ABILITY_SHOTS, MAX_RESAMPLES, MAX_TASK_ITEMS, MAX_TASK_SHOTS
@@ -64,7 +66,7 @@ TASK_OPTIONS = ("files", "shots", "limit", "train_text", "prompts")
 OWN_TASK_OPTIONS = ("suite", "task_file", "train_text")
 """Options that have no effect for tasks of the LM Evaluation Harness, which loads its data itself."""
 
-PROTOCOL_OPTIONS = ("models", "protocol", "files", "limit", "report", "device", "as_json")
+PROTOCOL_OPTIONS = ("models", "protocol", "files", "limit", "report", "device", "compiles", "as_json")
 """Options that go with a protocol; the protocol decides everything else."""
 
 
@@ -237,6 +239,7 @@ class ComputeOptions:
 
     device: Device = "auto"
     precision: Precision = None
+    compiles: Compiles = True
     tokens_at_once: Annotated[
         int,
         typer.Option(min=1, help="Tokens computed at once; changes time and memory, not the figures."),
@@ -377,6 +380,7 @@ def evaluate(
     Example: linnet evaluate runs/pldr --data data/stories --calibration random --seed 1
     """
     models, tasks = _separate_pairs_file(models, tasks)
+    set_compiled_steps(compute.compiles)
     page.check(has_rows=len(models) > 1 or protocol is not None)
     if protocol is not None:
         others = [name for name in ctx.params if name not in PROTOCOL_OPTIONS]

@@ -9,7 +9,7 @@ import typer
 from linnet.cli.console import note, note_replaced
 from linnet.cli.context_view import ContextView
 from linnet.cli.layer_options import GenerateCommand, StateOptions
-from linnet.cli.options import Precision, Threads, set_threads, with_option_groups
+from linnet.cli.options import MachineOptions, with_option_groups
 from linnet.cli.print_text import (
     print_beams,
     print_best,
@@ -35,29 +35,6 @@ USUAL = (
 """The options that the short help shows."""
 
 COMMAND = GenerateCommand
-
-
-@dataclass(frozen=True)
-class MachineOptions:
-    """What the model is computed with."""
-
-    device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto"
-    precision: Precision = None
-    threads: Threads = None
-    compiles: Annotated[
-        bool,
-        typer.Option(
-            "--compile/--no-compile",
-            help="Use a compiled decoding step; where a text takes seconds, compile it in the background.",
-        ),
-    ] = True
-
-    def set_up(self) -> None:
-        """Set the threads of this process, and whether it compiles."""
-        from linnet.inference.compiled_step import BUILDS
-
-        set_threads(self.threads)
-        BUILDS.enabled = BUILDS.enabled and self.compiles
 
 
 @dataclass(frozen=True)

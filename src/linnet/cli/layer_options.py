@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from linnet.model.decoder import Decoder
 
 
+DefaultCachePolicy = Annotated[
+    str | None,
+    option(
+        "POLICY",
+        "What the layers keep of a text, such as bank (linnet generate MODEL --help lists the policies of a model). "
+        "Default: full.",
+    ),
+]
+"""The policy of every stream of a command, where no model is named before its options."""
+
+
 @dataclass(frozen=True)
 class StateOptions:
     """What is kept of the text, and the stream that is saved or continued."""

@@ -93,6 +93,13 @@ Precision = Annotated[
     typer.Option(help="Precision of the weights. Default: as stored."),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: PyTorch's choice.")]
+Compiles = Annotated[
+    bool,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Use a compiled decoding step; where decoding takes seconds, compile it in the background.",
+    ),
+]
 ReportFolder = Annotated[Path | None, option("DIR", "Write plots and report.html into this folder.")]
 SplitName = Annotated[Literal["validation", "train"], typer.Option(help="The split of the data.")]
 
@@ -106,6 +113,29 @@ def set_threads(threads: int | None) -> None:
 
         check_threads(threads, "threads")
         set_num_threads(threads)
+
+
+def set_compiled_steps(compiles: bool) -> None:
+    """Use, compile and record no decoding steps from now on if `compiles` is False; True changes nothing."""
+    if not compiles:
+        from linnet.inference.compiled_step import BUILDS
+
+        BUILDS.enabled = False
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """What models are computed with."""
+
+    device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto"
+    precision: Precision = None
+    threads: Threads = None
+    compiles: Compiles = True
+
+    def set_up(self) -> None:
+        """Set the threads of this process, and whether it compiles."""
+        set_threads(self.threads)
+        set_compiled_steps(self.compiles)
 
 
 def _print_fields(ctx: typer.Context, wanted: bool) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.options import Precision, Threads, option, set_threads
+from linnet.cli.layer_options import DefaultCachePolicy
+from linnet.cli.options import MachineOptions, option, with_option_groups
 from linnet.core.errors import UserError
 
 USUAL = ("--host", "--port", "--api-key", "--max-batch", "--max-queue", "--max-state", "--timeout", "--precision")
@@ -15,6 +16,7 @@ USUAL = ("--host", "--port", "--api-key", "--max-batch", "--max-queue", "--max-s
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
+@with_option_groups
 def serve(
     models: Annotated[
         list[str],
@@ -40,9 +42,9 @@ def serve(
         option("NAME", "Accept this Host header too (repeatable); on a loopback address its names are accepted."),
     ] = None,
     state_dir: Annotated[Path | None, option("DIR", "Where sessions are saved; without it none can be.")] = None,
-    device: Annotated[str, typer.Option(help="auto (cuda if there is one), cpu, cuda, cuda:1.")] = "auto",
-    precision: Precision = None,
-    threads: Threads = None,
+    cache_policy: DefaultCachePolicy = None,
+    *,
+    machine: MachineOptions,
 ) -> None:
     """Serve models to any client of OpenAI's interface, and a page to look at them.
 
@@ -55,6 +57,8 @@ def serve(
     Requests wait in a queue of --max-queue streams. Several models share one server; each has its own engine, which
     decodes all its streams together.
 
+    --cache-policy holds for requests that name none (docs/inference.md); a model without that policy keeps everything.
+
     Example: linnet serve runs/ted small=runs/attention --port 9000 --api-key secret --state-dir sessions
     """
     try:
@@ -66,7 +70,7 @@ def serve(
     from linnet.core.units import read_quantity
     from linnet.serve.host import Hosts, Limits
 
-    set_threads(threads)
+    machine.set_up()
     limits = Limits(
         max_batch,
         max_queue,
@@ -74,8 +78,9 @@ def serve(
         None if max_memory is None else int(read_quantity(max_memory, "bytes", "--max-memory")),
         timeout,
         int(read_quantity(max_body, "bytes", "--max-body")),
-        device,
-        precision,
+        machine.device,
+        machine.precision,
+        cache_policy or "full",
     )
     own_names = (*LOOPBACK, "[::1]") if host in LOOPBACK else ()
     names = (*own_names, *(allow_host or (() if own_names else ("*",))))

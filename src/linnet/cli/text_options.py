@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from linnet.inference.text_events import TextEvent, TokenChoice
 
 
+StopTexts = Annotated[list[str] | None, option("TEXT", "Stop before this text, which is not printed (repeatable).")]
 MaxTokens = Annotated[int, typer.Option(help="Stop after this many tokens if the text has not ended.")]
 TextAsJson = Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")]
 
@@ -108,9 +109,7 @@ class SamplingOptions:
 class ContinuationOptions:
     """Where a text stops, its constraint, and how many texts; log-probabilities are part of the JSON."""
 
-    stop: Annotated[list[str] | None, option("TEXT", "Stop before this text, which is not printed (repeatable).")] = (
-        None
-    )
+    stop: StopTexts = None
     json_schema: Annotated[
         str | None, option("FILE|TEXT", "The text is JSON of this schema, from a file or as it stands.")
     ] = None

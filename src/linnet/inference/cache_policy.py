@@ -23,6 +23,9 @@ CachePolicies = CachePolicy | str | Sequence[CachePolicy]
 As text: `full`, `top_k=16,threshold=1e-4`; with slashes between them one for each layer that has a choice.
 """
 
+OPEN_ENDED_TOKENS = 1 << 16
+"""Tokens for which a policy is made whose stream has no known end."""
+
 
 def cache_policy_state(
     decoder: Decoder, batch: int, capacity: int, cache_policy: CachePolicies = FULL, device: torch.device | None = None
@@ -78,6 +81,16 @@ def layer_cache_policies(decoder: Decoder, cache_policy: CachePolicies) -> list[
             problem = f"layer {index}: {choice.label}: the layer is {kind}, which does not have it"
             raise UserError(problem, field="cache_policy", accepted=FULL.label)
     return list(cache_policy)
+
+
+def open_ended_policies(decoder: Decoder, cache_policy: CachePolicies, tokens: int = 0) -> list[CachePolicy]:
+    """`layer_cache_policies` of a stream that others continue, so that its length is not known when it begins.
+
+    What depends on the length and is not given is made for 65,536 tokens, or for `tokens` if they are more. Streams of
+    different lengths then have the same policy, with which they share a batch and what a prefix store holds.
+    """
+    length = max(OPEN_ENDED_TOKENS, tokens)
+    return [policy.for_length(length) for policy in layer_cache_policies(decoder, cache_policy)]
 
 
 @dataclass(frozen=True)

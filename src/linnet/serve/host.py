@@ -16,13 +16,17 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from linnet.core.errors import UserError, did_you_mean, note
+from linnet.inference.cache_policy import CachePolicies, layer_cache_policies, open_ended_policies
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.prefill import room_behind
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.streams import Event, Request, Stream
 from linnet.inference.weights import weights_nbytes
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.model.decoder import meta_decoder
 from linnet.model.folder import model_folder
+from linnet.model.spec import ModelSpec
 from linnet.serve.requests import MAX_TOKENS_WITHOUT_LIMIT
 
 Result = TypeVar("Result")
@@ -34,7 +38,8 @@ class Limits:
 
     max_batch: streams of one model that run at the same time. max_queue: further streams that wait, of all requests.
     max_state: bytes of states that a model keeps of sessions and of prompts seen before. max_memory: bytes of the
-    weights of all models. timeout_s: of one request. max_body: bytes of a request.
+    weights of all models. timeout_s: of one request. max_body: bytes of a request. cache_policy: of streams whose
+    request names none.
     """
 
     max_batch: int = 16
@@ -45,6 +50,7 @@ class Limits:
     max_body: int = 8 << 20
     device: str = "auto"
     precision: str | None = None
+    cache_policy: str = FULL.label
 
 
 class OverloadedError(Exception):
@@ -96,8 +102,9 @@ class HostedStream:
 class Host:
     """One model, its engine and the thread that drives it."""
 
-    def __init__(self, name: str, model: LanguageModel, limits: Limits) -> None:
-        self.name, self.model, self.limits = name, model, limits
+    def __init__(self, name: str, model: LanguageModel, limits: Limits, cache_policy: CachePolicies = FULL) -> None:
+        """cache_policy: of streams whose request names none."""
+        self.name, self.model, self.limits, self.cache_policy = name, model, limits, cache_policy
         self.prefixes = PrefixStore(limits.max_state // 2)
         vocab_size = model.tokenizer.vocab_size
         self.engine = Engine(model.decoder, vocab_size=vocab_size, max_batch=limits.max_batch, prefixes=self.prefixes)
@@ -120,6 +127,10 @@ class Host:
     def room_behind(self, prompt: Sequence[int]) -> int:
         """The tokens of an answer that no request limits: at most `MAX_TOKENS_WITHOUT_LIMIT`; `UserError` for none."""
         return room_behind(self.model.decoder, prompt, MAX_TOKENS_WITHOUT_LIMIT)
+
+    def cache_policies(self, asked: str | None, tokens: int = 0) -> list[CachePolicy]:
+        """What the layers keep of a stream of at least so many tokens; None asks for the policy of the server."""
+        return open_ended_policies(self.model.decoder, asked or self.cache_policy, tokens)
 
     @property
     def is_idle(self) -> bool:
@@ -230,11 +241,33 @@ def _run(function: Callable[[], Any], future: "Future[Any]") -> None:
         future.set_exception(error)
 
 
+def default_cache_policies(folders: Mapping[str, Path], cache_policy: str) -> dict[str, CachePolicies]:
+    """The cache policy of each model whose requests name none: this one, or the full cache where a model lacks it.
+
+    A note names the models that lack it; `UserError` if all do.
+    """
+    if cache_policy == FULL.label:
+        return dict.fromkeys(folders, FULL)
+    found: dict[str, CachePolicies] = dict.fromkeys(folders, FULL)
+    errors: dict[str, UserError] = {}
+    for name, folder in folders.items():
+        try:
+            found[name] = layer_cache_policies(meta_decoder(ModelSpec.load(folder)), cache_policy)
+        except UserError as error:
+            errors[name] = error
+    if len(errors) == len(folders):
+        raise next(iter(errors.values()))
+    for name, problem in errors.items():
+        note(f"{name} keeps the full cache: {problem}")
+    return found
+
+
 class Hosts:
     """The models of a server by name; each is loaded when it is first asked for."""
 
     def __init__(self, sources: Mapping[str, str], limits: Limits) -> None:
         self.sources = {name: Path(model_folder(source)) for name, source in sources.items()}
+        self.cache_policies = default_cache_policies(self.sources, limits.cache_policy)
         self.limits = limits
         self.loaded: dict[str, Host] = {}
         self._locks = {name: asyncio.Lock() for name in sources}
@@ -267,7 +300,7 @@ class Hosts:
         needed = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         await self._make_room(needed)
         model = await asyncio.to_thread(load, folder, limits.device, limits.precision)
-        host = Host(name, model, limits)
+        host = Host(name, model, limits, self.cache_policies[name])
         if host.template.is_plain:
             note(f"{name}: the model has no chat template; chat requests use a plain one (User: ... Assistant:)")
         return host

@@ -67,7 +67,7 @@ def requests_of(
                     max_tokens,
                     Sampling(**settings, seed=next(seeds) % 2**63),
                     () if body.ignore_eos else tokenizer.end_ids,
-                    cache_policy=body.cache_policy or "full",
+                    cache_policy=host.cache_policies(body.cache_policy, len(prompt) + max_tokens),
                     grammar=None if constraint_or_none is None else Grammar(tokenizer, constraint_or_none, prompt),
                     logprobs=logprobs,
                     keep_state=False,

@@ -12,9 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 import linnet
+from linnet.core.errors import UserError
 from linnet.serve.app import Settings
 from linnet.serve.conformance import Client
-from linnet.serve.host import Limits
+from linnet.serve.host import Hosts, Limits
 from serve_models import write_tiny
 
 from .conftest import Running
@@ -317,6 +318,40 @@ def test_a_session_is_read_anew_under_another_policy(tmp_path):
         assert status == 400 and json.loads(answer)["error"]["param"] == "cache_policy"
     finally:
         server.close()
+
+
+def test_the_server_has_a_policy_for_requests_that_name_none(folders, tmp_path, told):
+    models = {"ted": str(write_tiny(tmp_path / "ted", {"kind": "ted"}, 3)), "tiny": folders["tiny"]}
+    server = Running(models, Limits(cache_policy="bank"), Settings())
+    try:
+        assert [note for note in told() if "keeps the full cache" in note] == [
+            "tiny keeps the full cache: cache_policy: bank: no layer of the model (attention) has it; expected full"
+        ]
+        client, text = Client(server.url, "ted"), "Once upon a time there was a bird " * 9
+        session = client.post("/v1/sessions", text=text)
+        assert _policies(client, session) == {"bank"}
+        longer = client.complete("and then", 300, from_state=session["id"], return_state=True)
+        assert _policies(client, {"id": longer["state"]}) == {"bank"}  # it grows beyond what it began with
+        assert _policies(client, client.post("/v1/sessions", text=text, cache_policy="full")) == {"full"}
+        given = {"temperature": 0.0, "ignore_eos": True}
+        first, again, alone = (
+            client.complete(text, 60, **given, **more) for more in ({}, {}, {"cache_policy": "bank:length=65536"})
+        )
+        assert first["choices"] == again["choices"] == alone["choices"]
+        cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again, alone)]
+        assert cached == [0, len(text), len(text)]
+        kept = {policy.label for key in server.server.hosts.loaded["ted"].prefixes._roots for policy in key[1]}
+        assert kept == {"bank"}
+        assert Client(server.url, "tiny").complete("a", 2)["usage"]["completion_tokens"] <= 2
+    finally:
+        server.close()
+    with pytest.raises(UserError, match=r"^cache_policy: bank: no layer of the model \(attention\) has it"):
+        Hosts({"tiny": folders["tiny"]}, Limits(cache_policy="bank"))
+
+
+def _policies(client: Client, session: dict) -> set[str]:
+    """The policies of the mixers that have a choice, or of all layers."""
+    return {layer["cache_policy"] for layer in client.get(f"/v1/sessions/{session['id']}")["layers"]}
 
 
 def test_a_model_is_unloaded_for_another(folders):

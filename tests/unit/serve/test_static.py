@@ -238,6 +238,23 @@ def test_a_saved_session_is_loaded_again_and_continued(running, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_a_stream_of_the_page_begins_with_the_policy_of_the_server(tmp_path: Path):
+    folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3)
+    server = Running({"ted": str(folder)}, Limits(cache_policy="top_k=8"), Settings())
+    try:
+        with browser_page(tmp_path) as page:
+            page.resize(1000)
+            page.open(server.url)
+            page.until(READY)
+            page.value("document.getElementById('tokens').value = 20; 0")
+            page.value(IGNORE_EOS)
+            write(page, "Once upon a time", 30)
+            assert page.value(ROWS) == [8, 8] and page.value("document.querySelector('.few').value") == "3"
+            assert page.value("document.querySelector('.policy').value") == ""
+    finally:
+        server.close()
+
+
 def test_the_cache_policy_changes_while_it_writes_and_a_stop_keeps_the_text(tmp_path: Path):
     folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3, context_length=4096)
     server = Running({"ted": str(folder)}, Limits(timeout_s=60), Settings())

@@ -160,7 +160,7 @@ export class Column {
     }
     let isChanged = false;
     await this.#report(async () => {
-      const policy = this.#part(".policy").value || "full";
+      const policy = this.#part(".policy").value || null;
       const body = { model: this.select.value, from_state: this.session, cache_policy: policy };
       this.#keep((await this.api.send("POST", "v1/sessions", body)).id);
       await this.#observe();
@@ -236,7 +236,7 @@ export class Column {
 
   async #continue(text, settings) {
     if (this.session === null) {
-      const body = { model: this.select.value, cache_policy: this.#part(".policy").value || "full" };
+      const body = { model: this.select.value, cache_policy: this.#part(".policy").value || null };
       const about = await this.api.send("POST", "v1/sessions", body);
       [this.session, this.hidden] = [about.id, about.tokens];
     }

@@ -34,6 +34,8 @@ MAX_JSON_WEIGHTS_BYTES = 8 << 30
 # Options
 MAX_RESAMPLES = 10_000
 """Resamples of a bootstrap; more move the ends of an interval by less than a hundredth of its length."""
+MAX_TEXTS = 1024
+"""Texts of one prompt that are generated together."""
 MAX_ABILITY_SHOTS, MAX_TASK_SHOTS = 64, 100
 """Examples before a question of an ability and before an item of a task."""
 MAX_TASK_ITEMS = 1 << 20

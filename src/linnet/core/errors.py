@@ -6,7 +6,9 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from numbers import Integral
 from types import MappingProxyType
+from typing import Any
 
 LOG = logging.getLogger("linnet")
 """Without any logging configuration Python prints its warnings to the standard error."""
@@ -47,6 +49,30 @@ class UserError(ValueError):
             lead = f"{option}: " if self.value is None else f"{option} {self.value}: "
         line = " ".join(f"{lead}{body}".split())
         return NAMED.sub(lambda found: options.get(found[1], found[0]), line)
+
+
+def check_whole(field: str, value: Any, least: int = 0, most: int | None = None, accepted: str = "") -> None:
+    """`UserError` for what is no whole number from `least` to `most` (None: any), which truth values are not either."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (is_whole and least <= value and (most is None or value <= most)):
+        bounds = f"at least {least}" if most is None else f"{least} to {most:,}"
+        accepted = accepted or (bounds if is_whole else f"a whole number, {bounds}")
+        raise UserError(field=field, value=one_line(repr(value), 80), accepted=accepted)
+
+
+def check_text(field: str, value: object, accepted: str = "a text") -> None:
+    """`UserError` for what is no text."""
+    if not isinstance(value, str):
+        raise UserError(field=field, value=one_line(repr(value), 80), accepted=accepted)
+
+
+def texts_of(field: str, value: Any) -> list[str]:
+    """A text, or each of several, as a list; `UserError` for anything else."""
+    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    texts: list[str] = list(value) if several else [value]
+    for text in texts:
+        check_text(field, text, "a text, or a list of texts")
+    return texts
 
 
 def is_out_of_memory(error: Exception) -> bool:

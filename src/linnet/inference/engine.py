@@ -19,7 +19,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, check_whole
 from linnet.core.system import available_bytes, one_thread_in_forks
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
@@ -63,12 +63,13 @@ class Engine:
         between two decoding steps (None: any number). prefixes: is asked for the beginning of each prompt that has no
         state, and gets the states of such streams.
 
-        `UserError` for numbers below 1. Processes that are forked from now on compute with one thread
+        `UserError` for what is no whole number from 1 on. Processes that are forked from now on compute with one thread
         (`one_thread_in_forks`).
         """
-        for name, value in (("max_batch", max_batch), ("chunk_tokens", chunk_tokens)):
-            if value is not None and value < 1:
-                raise UserError(field=name, value=value, accepted="at least 1")
+        check_whole("max_batch", max_batch, 1)
+        for name, value in (("chunk_tokens", chunk_tokens), ("vocab_size", vocab_size)):
+            if value is not None:
+                check_whole(name, value, 1)
         one_thread_in_forks()
         self.decoder, self.vocab_size = decoder, vocab_size or decoder.spec.vocab_size
         self.max_batch, self.chunk_tokens, self.prefixes = max_batch, chunk_tokens, prefixes
@@ -99,14 +100,11 @@ class Engine:
     def submit(self, request: Request) -> Stream:
         """Let a stream wait for its turn.
 
-        `UserError` for an empty prompt, an id outside the vocabulary, more tokens than learned positions, a missing
-        input, a logit bias outside the vocabulary, or a state for which there would be no memory if no other stream
-        ran. A stream whose state does not fit now waits.
+        `UserError` for what `check_request` refuses, and for a state for which there would be no memory if no other
+        stream ran. A stream whose state does not fit now waits.
         """
+        check_request(self.decoder, request, self.vocab_size)
         position = 0 if request.state is None else request.state.position
-        check_prompts(self.decoder, [request.prompt], request.max_tokens, position)
-        check_bias(request.sampling, self.vocab_size)
-        check_memory_of_encoder(self.decoder, request.state, request.context)
         splits = position > 0 or (self._splits and not request.context.prefixes)
         stream = Stream(request, self.step, self.cancel)
         prompt = StreamBatch([stream], splits=splits, planned=self._planned(request))
@@ -200,11 +198,9 @@ class Engine:
     def _choose(self, batch: StreamBatch) -> None:
         """One token of every stream of a batch."""
         try:
-            logits_BV = batch.logits()
+            choose_next(batch.streams, batch.logits(), self.vocab_size)
         except Exception as error:
             batch.fail(error)
-        else:
-            choose_next(batch.streams, logits_BV, self.vocab_size)
 
     def _settle(self, batch: StreamBatch) -> None:
         """Store states, free the rows of ended streams, and forget a batch without streams."""
@@ -333,11 +329,10 @@ class Engine:
             rows = [stream.pending for stream in streams[:: prompt.copies]]
             tokens_BT, reader.padding = left_pad(rows, self.decoder.device)
             logits_BV = prompt.fork_rows(reader.logits(tokens_BT))
-        except Exception as error:
-            prompt.fail(error)
-        else:
             prompt.place()
             choose_next(streams, logits_BV, self.vocab_size)
+        except Exception as error:
+            prompt.fail(error)
         self._forget(prompt)
         self._settle(prompt)
         if prompt.streams:
@@ -452,6 +447,23 @@ class Engine:
 def _no_memory(request: Request) -> UserError:
     capacity = len(request.prompt) + request.max_tokens
     return UserError(f"no memory for the state of {capacity} tokens", field="max_tokens", value=request.max_tokens)
+
+
+def check_request(decoder: Decoder, request: Request, vocab_size: int) -> None:
+    """`UserError` for what no engine serves: an empty prompt, ids or a logit bias outside the vocabulary, more tokens
+    than learned positions, a missing input, or a `max_tokens` or `logprobs` that is no such number.
+    """
+    position = 0 if request.state is None else request.state.position
+    check_prompts(decoder, [request.prompt], request.max_tokens, position)
+    check_bias(request.sampling, vocab_size)
+    check_logprobs(request.logprobs)
+    check_memory_of_encoder(decoder, request.state, request.context)
+
+
+def check_logprobs(logprobs: int | None) -> None:
+    """`UserError` for what is neither None nor a number of likeliest tokens."""
+    if logprobs is not None:
+        check_whole("logprobs", logprobs, accepted="a number of tokens, from 0 on")
 
 
 def check_memory_of_encoder(decoder: Decoder, state: DecoderState | None, context: PrefillContext) -> None:

@@ -7,10 +7,11 @@ Legend: `B` batch (rows), `T` tokens of the longest prompt.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError, check_whole, note
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.layers.batch_layout import Counts, Memory
@@ -114,15 +115,14 @@ def new_state(
 
 def check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, position: int = 0) -> None:
     """`UserError` for prompts that a decoder cannot read, or continue by `max_tokens`, behind `position` tokens."""
-    if max_tokens < 1:
-        raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
+    check_whole("max_tokens", max_tokens, 1)
     if not prompts or not all(prompts):
         raise UserError("empty", field="prompt", accepted="at least one token in every prompt")
-    vocab_size = decoder.spec.vocab_size
+    vocab_size, kinds = decoder.spec.vocab_size, (int, Integral)  # the first is found faster
     for token in (token for prompt in prompts for token in prompt):
-        if not 0 <= token < vocab_size:
+        if not (isinstance(token, kinds) and 0 <= token < vocab_size):
             accepted = f"0 to {vocab_size - 1}, the model's vocabulary"
-            raise UserError(field="prompt", value=f"token id {token}", accepted=accepted)
+            raise UserError(field="prompt", value=f"token id {token!r}", accepted=accepted)
     length, longest = decoder.spec.context_length, max(map(len, prompts))
     end = position + longest + max_tokens
     if decoder.embedding.positions is not None and end > length:

@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError, did_you_mean
+from linnet.core.bounds import MAX_INTEGER
+from linnet.core.errors import UserError, check_whole, did_you_mean
 
 MIN_TEMPERATURE = 1e-6
 """Below it, a logit divided by the temperature may exceed the range of float32."""
@@ -101,10 +102,9 @@ class Sampling:
         for name, ((least, most), accepted) in numbers.items():
             if not (_is_number(value := getattr(self, name)) and least <= value <= most):
                 raise UserError(field=name, value=value, accepted=accepted)
-        if not (_is_number(self.top_k, Integral) and 0 <= self.top_k < 2**63):
-            raise UserError(field="top_k", value=self.top_k, accepted="0 (all tokens) or a number of tokens")
-        if self.seed is not None and not (_is_number(self.seed, Integral) and 0 <= self.seed < 2**63):
-            raise UserError(field="seed", value=self.seed, accepted="a whole number from 0 to 2**63 - 1")
+        check_whole("top_k", self.top_k, 0, MAX_INTEGER, "0 (all tokens) or a number of tokens")
+        if self.seed is not None:
+            check_whole("seed", self.seed, 0, MAX_INTEGER, "a whole number from 0 to 2**63 - 1")
         temperature = self.temperature
         if not (_is_number(temperature) and (temperature == 0 or MIN_TEMPERATURE <= temperature < math.inf)):
             raise UserError(field="temperature", value=temperature, accepted=f"0 (greedy) or from {MIN_TEMPERATURE} on")

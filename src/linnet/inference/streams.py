@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.core.errors import UserError
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
@@ -325,7 +324,7 @@ class StreamBatch:
 def choose_next(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int) -> None:
     """Choose the next token of each stream, one of the first `vocab_size`; rows with equal settings together.
 
-    A stream whose logits are not finite, or whose grammar fails, ends with that error; the others go on.
+    A stream that fails, as by logits that are not finite or by its grammar, ends with that error; the others go on.
     """
     if _choose_likeliest(streams, logits_BV, vocab_size):
         return
@@ -357,7 +356,7 @@ def _choose_likeliest(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: 
     own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
     try:
         tokens = choose_tokens(own_BV, streams[0].settings, None)
-    except UserError:  # which stream it is of is found row by row
+    except Exception:  # which stream it is of is found row by row
         return False
     for stream, token in zip(streams, tokens, strict=True):
         stream.append(token)
@@ -374,6 +373,8 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int,
         own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
         adjusted_BV = adjust(own_BV, settings, [stream.counts for stream in streams])
         tokens = choose_tokens(adjusted_BV, settings, uniform_B, permitted_BV)
+        wanted = any(stream.request.logprobs is not None for stream in streams)
+        log_BV = logits_BV.float().log_softmax(dim=-1)[:, :vocab_size] if wanted else None
     except Exception as error:
         if len(streams) == 1:
             streams[0].fail(error)
@@ -382,15 +383,13 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int,
             own = slice(row, row + 1)
             _choose_alike([stream], logits_BV[own], vocab_size, None if uniform_B is None else uniform_B[own])
         return
-    wanted = any(stream.request.logprobs is not None for stream in streams)
-    log_BV = logits_BV.float().log_softmax(dim=-1)[:, :vocab_size] if wanted else None
     for row, (stream, token) in enumerate(zip(streams, tokens, strict=True)):
         count, logprob, top = stream.request.logprobs, None, None
-        if count is not None and log_BV is not None:
-            logprob, top = float(log_BV[row, token]), likeliest(log_BV[row], count) if count else []
         try:
+            if count is not None and log_BV is not None:
+                logprob, top = float(log_BV[row, token]), likeliest(log_BV[row], count) if count else []
             stream.append(token, logprob, top)
-        except Exception as error:  # of its grammar
+        except Exception as error:  # of its log-probabilities or its grammar
             stream.fail(error)
 
 

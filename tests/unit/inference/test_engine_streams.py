@@ -236,12 +236,21 @@ def test_a_request_that_cannot_be_served_is_refused_at_once():
         (Request([], 1, GREEDY), "prompt: empty"),
         (Request([99], 1, GREEDY), "token id 99"),
         (Request([1], 0, GREEDY), "max_tokens: 0"),
+        (Request([1], True, GREEDY), "max_tokens: True: expected a whole number, at least 1"),
+        (Request("ab", 1, GREEDY), "prompt: token id 'a'"),
+        (Request([1, 1.5], 1, GREEDY), "prompt: token id 1.5"),
+        (Request([1], 1, GREEDY, logprobs=-1), "logprobs: -1: expected a number of tokens, from 0 on"),
+        (Request([1], 1, GREEDY, logprobs=True), "logprobs: True: expected a number of tokens"),
         (Request([1], 10**15, GREEDY), "no memory for the state"),
         (Request([1], 1, Sampling(0.0, logit_bias={99: 1.0})), "logit_bias: token id 99"),
     ):
         with pytest.raises(UserError, match=message):
             engine.submit(request)
     assert engine.waiting == 0
+    for settings in ({"max_batch": 1.5}, {"max_batch": 0}, {"chunk_tokens": "8"}, {"vocab_size": -1}):
+        ((name, value),) = settings.items()
+        with pytest.raises(UserError, match=f"^{name}: {value!r}: expected .*at least 1$"):
+            Engine(small_decoder(), **settings)
 
 
 def test_a_long_prompt_is_read_in_pieces_between_the_tokens_of_the_others(passes: list[tuple[int, ...]]):
@@ -317,6 +326,39 @@ def test_a_stream_with_damaged_logits_ends_with_the_error_and_the_others_go_on(
     with pytest.raises(UserError, match="logits are not finite"):
         next(bad)
     assert engine.running == 0
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, seed=3)], ids=["greedy", "drawn"])
+def test_a_stream_whose_log_probabilities_fail_ends_alone(sampling: Sampling):
+    decoder = small_decoder()
+    requests = [Request([3, 1, 4], 6, sampling, logprobs=logprobs) for logprobs in (None, -1, 2)]  # -1: not checked
+    engine = Engine(decoder)
+    streams = engine.submit_together(requests, decoder.initial_state(3, 9))
+    while engine.step():
+        pass
+    first, bad, last = streams
+    assert (bad.finish_reason, bad.take()) == ("error", []) and isinstance(bad.error, RuntimeError)
+    for stream in (first, last):
+        assert tokens(stream) == alone(decoder, requests[0]) and stream.finish_reason == "length"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, seed=3)], ids=["greedy", "drawn"])
+def test_a_choice_that_fails_ends_its_streams_and_not_the_engine(
+    begun: bool, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+):
+    request = Request([3, 1, 4], 9, sampling)
+    engine = Engine(small_decoder())
+    stream = engine.submit(request)
+    if begun:
+        next(stream)
+    for failing in ("choose_tokens", "adjust"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"linnet.inference.streams.{failing}", lambda *_: 1 / 0)
+            patched.setattr("linnet.inference.streams._uniform_B", lambda *_: 1 / 0)
+            engine.step()
+    assert isinstance(stream.error, ZeroDivisionError) and engine.running == engine.waiting == 0
+    assert tokens(engine.submit(request)) == alone(engine.decoder, request)
 
 
 def test_a_pass_that_fails_ends_its_streams_and_not_the_engine(monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from linnet.core.atomic import not_replaced
-from linnet.core.errors import UserError, note
+from linnet.core.bounds import MAX_TEXTS
+from linnet.core.errors import UserError, check_text, check_whole, note, texts_of
 from linnet.core.system import resolve_device
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.tokenizer import Tokenizer
@@ -19,7 +20,7 @@ from linnet.inference.cache_policy import CachePolicies, cache_policy_state, lay
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Completion, Continuation
 from linnet.inference.decode import decode_streams
-from linnet.inference.engine import check_memory_of_encoder
+from linnet.inference.engine import check_logprobs, check_memory_of_encoder
 from linnet.inference.prefill import EMPTY, PrefillInputs, new_state, prefill_inputs
 from linnet.inference.readers import CachedReader, Caches
 from linnet.inference.sampling import (
@@ -126,7 +127,8 @@ class LanguageModel:
         one predicts what follows the text. Layers that calibrate do so on the whole text, as `generate` does with a
         prompt. `UserError` for a model of pairs, and for more tokens than learned positions.
         """
-        (tokens,) = self._documents([text], "logits")
+        check_text("text", text)
+        (tokens,) = self._documents(text, "logits")
         tokens_1T = torch.tensor([tokens], device=self.decoder.device)
         logits_1TV: Tensor = self.decoder(tokens_1T)
         return logits_1TV[0, :, : self.tokenizer.vocab_size]
@@ -143,7 +145,8 @@ class LanguageModel:
         The text begins a document. The sum is the log-likelihood of its tokens in nats that `evaluate` reports for a
         document, without the end token behind it. Errors, and layers that calibrate, as of `logits`.
         """
-        rows = self._documents([text] if isinstance(text, str) else text, "logprobs")
+        check_whole("top", top)
+        rows = self._documents(text, "logprobs")
         found: list[list[TextEvent]] = []
         for row, events in zip(
             rows, token_log_probabilities(self.decoder, rows, self.tokenizer.vocab_size, top), strict=True
@@ -159,7 +162,7 @@ class LanguageModel:
         that begins a document. Texts of any lengths are read together, and get what each gets alone up to rounding.
         Errors as of `logits`.
         """
-        rows = self._documents([text] if isinstance(text, str) else text, "embed")
+        rows = self._documents(text, "embed")
         means_ND = mean_hidden(self.decoder, rows)
         return means_ND[0] if isinstance(text, str) else means_ND
 
@@ -174,9 +177,9 @@ class LanguageModel:
             raise UserError(f"{self.folder or self.spec.name}: gives texts no value", accepted=accepted)
         return last_values(self.decoder, self._documents(texts, "values"))
 
-    def _documents(self, texts: Sequence[str], name: str) -> list[list[int]]:
+    def _documents(self, texts: str | Sequence[str], name: str) -> list[list[int]]:
         """The tokens of texts that begin documents; `UserError` if the model cannot read them alone, or so many."""
-        spec, rows = self.spec, [self.prompt_tokens(text) for text in texts]
+        spec, rows = self.spec, [self.prompt_tokens(text) for text in texts_of("text", texts)]
         if spec.encoder is not None or spec.prefix:
             raise UserError(f"{name}: the model follows from an input; expected a model of text alone")
         longest = max(map(len, rows), default=0)
@@ -258,9 +261,9 @@ class LanguageModel:
         prompt; the prompt is how the continuation begins. `stop`: a text or several; the continuation ends before the
         first of them. `parse_special`: see the method of this name.
 
-        `n`: a list of so many continuations of each prompt; number `i` of the list has `seed + i`, and is the text that
-        this seed gives alone. `logprobs`: return a `Completion` for each text, with the log-probability of each token,
-        and of so many of the likeliest ones at its place.
+        `n`: a list of so many continuations of each prompt, at most 1,024; number `i` of the list has `seed + i`, and
+        is the text that this seed gives alone. `logprobs`: return a `Completion` for each text, with the
+        log-probability of each token, and of so many of the likeliest ones at its place.
 
         At most one constraint (`inference.constrained`, needs `linnet[constrained]`): `json_schema`, as data or JSON
         text; `regex`, which the whole text matches; `choices`, one of which it is; `grammar`, in llguidance's Lark. A
@@ -277,8 +280,9 @@ class LanguageModel:
         sampling = sampling_of(settings, KEYWORDS)
         model = self.parsing_special() if parse_special else self
         constraint = constraint_of(json_schema, regex, choices, grammar)
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-            raise UserError(field="n", value=n, accepted="at least 1")
+        prompts, own_inputs = texts_of("prompt", prompt), None if input is None else texts_of("input", input)
+        if n is not None:
+            check_whole("n", n, 1, MAX_TEXTS)
         if beams is not None:
             used = {
                 "stream": stream,
@@ -291,7 +295,6 @@ class LanguageModel:
             }
             for name in (name for name, is_used in used.items() if is_used):
                 raise UserError(f"a search for the best text has no {name}; leave it out", field="beams", value=beams)
-            prompts = [prompt] if isinstance(prompt, str) else prompt
             inputs = [input] * len(prompts) if input is None or isinstance(input, str) else input
             if len(inputs) != len(prompts):
                 problem, accepted = f"{len(inputs)} of them", f"one for each of {len(prompts)} prompts"
@@ -304,10 +307,8 @@ class LanguageModel:
             ]
             return best[0] if isinstance(prompt, str) else best
         guesses: dict[str, Any] = {"prompt_lookup": prompt_lookup}
-        guesses["draft"] = draft.parsing_special() if parse_special and draft is not None else draft
+        guesses["draft"] = draft.parsing_special() if parse_special and isinstance(draft, LanguageModel) else draft
         if not stream:
-            prompts = [prompt] if isinstance(prompt, str) else prompt
-            own_inputs = [input] if isinstance(input, str) else input
             found = model.completions(
                 prompts,
                 max_tokens,
@@ -325,7 +326,7 @@ class LanguageModel:
                 return found[0].text if logprobs is None else found[0]
             return [each.text for each in found] if logprobs is None else found
         if not isinstance(prompt, str) or n is not None:
-            given = f"one text, got n: {n}" if isinstance(prompt, str) else f"one prompt, got a list of {len(prompt)}"
+            given = f"one text, got n: {n}" if isinstance(prompt, str) else f"one prompt, got a list of {len(prompts)}"
             raise UserError(f"stream: True: expected {given}")
         if isinstance(input, list):
             raise UserError(f"a list of {len(input)}", field="input", accepted="one text for one prompt")
@@ -373,9 +374,14 @@ class LanguageModel:
         """
         search = BeamSearch(beams, length_penalty, early_stopping)
         for name in settings:
-            if name not in GREEDY_SETTINGS and not (name == "temperature" and settings["temperature"] == 0):
+            if name not in SamplingSettings.__annotations__:
+                if name in KEYWORDS:  # `sampling_of` names what is meant by another
+                    problem = f"a search for the best text has no {name}; leave it out"
+                    raise UserError(problem, field="beams", value=beams)
+            elif name not in GREEDY_SETTINGS and not (name == "temperature" and settings["temperature"] == 0):
                 problem = f"nothing is drawn, so {name} has no effect; leave it out"
                 raise UserError(problem, field="beams", value=beams)
+        check_text("prompt", prompt)
         inputs = self.prefill_inputs([prompt], None if input is None else [input])
         context = inputs.context(self.decoder)
         check_memory_of_encoder(self.decoder, None, context)
@@ -523,12 +529,12 @@ class LanguageModel:
         copies: int = 1,
     ) -> tuple[PrefillInputs, list[Stream], DecoderState | None]:
         """What is read, `copies` streams for each prompt, and the state that reads them; None without the KV-cache."""
+        check_whole("max_tokens", max_tokens, 1)
+        check_logprobs(logprobs)
         inputs, sampling = self.prefill_inputs(prompts, own_inputs), seeded(sampling)
         repeated = [tokens for tokens in inputs.prompts for _ in range(copies)]
         counts = counts_of(repeated)
         speculation = self._speculation(prompts, own_inputs, max_tokens, sampling, counts, draft, prompt_lookup, caches)
-        if logprobs is not None and not (isinstance(logprobs, int) and logprobs >= 0):
-            raise UserError(field="logprobs", value=logprobs, accepted="a number of tokens, from 0 on")
         grammars = None
         if constraint is not None:
             grammars = [Grammar(self.tokenizer, constraint, tokens) for tokens in repeated]
@@ -591,13 +597,10 @@ class LanguageModel:
 
     def check_guesses(self, draft: "LanguageModel | None", prompt_lookup: int) -> bool:
         """True if guesses are asked for; `UserError` for those that this model cannot have."""
-        if (
-            isinstance(prompt_lookup, bool)
-            or not isinstance(prompt_lookup, int)
-            or not 0 <= prompt_lookup <= MAX_LOOKUP
-        ):
-            accepted = f"0 (no look-up) or a number of tokens up to {MAX_LOOKUP}"
-            raise UserError(field="prompt_lookup", value=prompt_lookup, accepted=accepted)
+        accepted = f"0 (no look-up) or a number of tokens up to {MAX_LOOKUP}"
+        check_whole("prompt_lookup", prompt_lookup, 0, MAX_LOOKUP, accepted)
+        if draft is not None and not isinstance(draft, LanguageModel):
+            raise UserError(field="draft", value=repr(draft), accepted="a model, as linnet.load reads it")
         if draft is not None and draft.tokenizer.hash != self.tokenizer.hash:
             accepted = f"one with the tokenizer of {self.spec.name}, whose hash is {self.tokenizer.hash[:12]}"
             raise UserError(
@@ -643,6 +646,8 @@ class LanguageModel:
         end, encode = self.tokenizer.end_id, self.tokenizer.encode
         begin = self.prompt_tokens if inputs is None else lambda text: [end, *encode(text)]
         read = [begin(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        for text in inputs or ():
+            check_text("input", text)
         tokens = None if inputs is None else [[end, *encode(text), end] for text in inputs]
         return prefill_inputs(self.decoder, read, tokens)
 

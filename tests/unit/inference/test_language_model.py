@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,39 @@ def test_values_that_cannot_be_are_refused_before_anything_is_computed():
         model.generate(["a", "b"], stream=True)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: model.generate(5), "prompt: 5: expected a text, or a list of texts"),
+        (lambda model: model.generate(None), "prompt: None: expected a text, or a list of texts"),
+        (lambda model: model.generate(["a", b"b"]), "prompt: b'b': expected a text, or a list of texts"),
+        (lambda model: model.generate({"a": 1}), "prompt: {'a': 1}: expected a text, or a list of texts"),
+        (lambda model: model.generate("a", beams=2, input=5), "input: 5: expected a text, or a list of texts"),
+        (lambda model: model.stream("a", 2, Sampling(), input=5), "input: 5: expected a text"),
+        (lambda model: model.generate("a", "5"), "max_tokens: '5': expected a whole number, at least 1"),
+        (lambda model: model.generate("a", 5.0, draft=model), "max_tokens: 5.0: expected a whole number, at least 1"),
+        (lambda model: model.events("a", True), "max_tokens: True: expected a whole number, at least 1"),
+        (lambda model: model.generate("a", 2, logprobs=True), "logprobs: True: expected a number of tokens, from 0 on"),
+        (lambda model: model.generate("a", 2, draft="x"), "draft: 'x': expected a model, as linnet.load reads it"),
+        (lambda model: model.generate("a", 2, draft="x", parse_special=True), "draft: 'x': expected a model, as"),
+        (lambda model: model.beam_search(5, 2), "prompt: 5: expected a text"),
+        (lambda model: model.beam_search("a", "2"), "max_tokens: '2': expected a whole number, at least 1"),
+        (lambda model: model.logits(["a"]), "text: ['a']: expected a text"),
+        (lambda model: model.logits(None), "text: None: expected a text"),
+        (lambda model: model.logprobs(["a", 5]), "text: 5: expected a text, or a list of texts"),
+        (lambda model: model.logprobs("ab", top="x"), "top: 'x': expected a whole number, at least 0"),
+        (lambda model: model.logprobs("ab", top=-1), "top: -1: expected at least 0"),
+        (lambda model: model.embed(None), "text: None: expected a text, or a list of texts"),
+    ],
+)
+def test_what_is_no_text_and_no_whole_number_is_named_in_one_line(
+    call: Callable[[LanguageModel], object], message: str
+):
+    with pytest.raises(UserError) as refused:
+        call(speaker())
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
 def test_damaged_weights_are_reported():
     model = speaker()
     with torch.no_grad():
@@ -272,8 +306,8 @@ def test_several_texts_of_a_prompt_are_those_of_their_seeds():
     assert both[:2] == alone[:2]
     assert both[2:] == [model.generate("Hi", 15, temperature=1.0, seed=7 + number) for number in range(2)]
     assert len(set(model.generate("Once", 15, temperature=1.0, n=3))) == 3
-    for n in (0, 1.5, True):
-        with pytest.raises(UserError, match=r"^n: .*expected at least 1"):
+    for n in (0, 1.5, True, 10**7):
+        with pytest.raises(UserError, match=r"^n: .*expected .*1 to 1,024$"):
             model.generate("Once", n=n)
     with pytest.raises(UserError, match="stream: True: expected one text, got n: 2"):
         model.generate("Once", n=2, stream=True)

@@ -97,6 +97,16 @@ def test_settings_that_a_search_does_not_have_are_refused(settings, message):
     assert str(refused.value) == message
 
 
+def test_a_search_tells_what_it_does_not_have_from_what_has_no_effect():
+    for name in ("stop", "regex", "logprobs"):
+        with pytest.raises(UserError, match=f"^beams: 4: a search for the best text has no {name}; leave it out$"):
+            speaker().beam_search(TEXT, 5, **{name: "."})
+    with pytest.raises(UserError, match=r"^beams: 4: nothing is drawn, so seed has no effect; leave it out$"):
+        speaker().beam_search(TEXT, 5, seed=1)
+    with pytest.raises(TypeError, match="no keyword 'sede'; did you mean seed"):
+        speaker().beam_search(TEXT, 5, sede=1)
+
+
 def test_an_encoder_decoder_searches_behind_its_input():
     tokenizer = Tokenizer.train("bytes", [])
     spec = ModelSpec.load("tiny-encoder-decoder").model_copy(update={"vocab_size": tokenizer.vocab_size})

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Self, Unpack
+from typing import Any, BinaryIO, Self, Unpack, overload
 
 import torch
 
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError, check_text, check_whole, note
 from linnet.inference.cache_policy import CachePolicies, SublayerContents, cache_policy_state, observe
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
-from linnet.inference.continuation import Continuation
-from linnet.inference.engine import Engine
+from linnet.inference.continuation import Completion, Continuation
+from linnet.inference.engine import Engine, check_request
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefill import PrefillContext, PrefillInputs, new_state, prefill_inputs
 from linnet.inference.prefix_store import PrefixStore, prefix_key
@@ -30,7 +30,7 @@ from linnet.inference.state import (
     with_room,
 )
 from linnet.inference.stream_record import STREAM, TOKENS, GeneratedRun, read_record
-from linnet.inference.streams import Event, Request, Stream
+from linnet.inference.streams import Event, FinishReason, Request, Stream
 from linnet.inference.text_events import TextEvent, TextEvents, stop_texts
 from linnet.inference.weights import fingerprint, precision_of
 from linnet.layers.cache_policy import FULL
@@ -83,7 +83,10 @@ class Session:
 
         `input`: the text that the stream continues, for a model of pairs (`LanguageModel.generate`). `prefixes`: a
         store that the session shares with others; None: a session whose state cannot be cropped has one for its
-        snapshots. `seed` is the seed whose random numbers were used last; None before the first.
+        snapshots. `seed` is the seed whose random numbers were used last; None before the first. `finish_reason` is why
+        the last continuation ended: "stop" at an end token, a stop text or the end of a grammar, "length" after
+        `max_tokens` tokens, "cancelled" where its iterator was closed, "error" where it failed; None before the first,
+        and while one goes on.
         """
         self.model = model
         self.prefixes = prefixes
@@ -97,8 +100,9 @@ class Session:
         self._first_chunk: int | None = None
         self._is_dropped = False  # the state that had read the tokens, by `rewind`
         self._text = model.tokenizer.stream()
-        self._texts = TextEvents(model.tokenizer, stream=self._text, ends=False)
+        self._texts = self._stop_texts = TextEvents(model.tokenizer, stream=self._text, ends=False)
         self.seed: int | None = None
+        self.finish_reason: FinishReason | None = None
         self._drawn = 0
         self._counts = TokenCounts(set(self._tokens))
         self._draft: KeptDraft | None = None
@@ -134,7 +138,7 @@ class Session:
     @property
     def has_stopped(self) -> bool:
         """True if a stop text ended the last continuation."""
-        return self._texts.has_stopped
+        return self._stop_texts.has_stopped
 
     @property
     def _read(self) -> int:
@@ -153,6 +157,7 @@ class Session:
 
     def feed(self, text: str) -> None:
         """Continue the stream with `text`, which is read when something is generated."""
+        check_text("text", text)
         self._end()
         tokens = self.model.tokenizer.encode(text)
         if not tokens:
@@ -180,7 +185,15 @@ class Session:
             piece = torch.tensor([tokens[begin : begin + READ_TOKENS]], device=decoder.device)
             decoder.hidden(piece, self._state_with_room(1))
 
-    def generate(self, max_tokens: int = 200, **settings: Unpack[SessionSettings]) -> str:
+    @overload
+    def generate(self, max_tokens: int = ..., *, logprobs: int, **settings: Unpack[SessionSettings]) -> Completion: ...
+
+    @overload
+    def generate(self, max_tokens: int = ..., *, logprobs: None = ..., **settings: Unpack[SessionSettings]) -> str: ...
+
+    def generate(
+        self, max_tokens: int = 200, *, logprobs: int | None = None, **settings: Unpack[SessionSettings]
+    ) -> str | Completion:
         """The text that follows, up to `max_tokens` tokens or the end of the document; it becomes part of the stream.
 
         Settings as of `LanguageModel.generate`. `seed` None: continue with the random numbers of the previous seed.
@@ -188,10 +201,12 @@ class Session:
         ends the continuation and is not part of the result, but the tokens that completed it are part of the stream, as
         an end token is. A constraint (`json_schema`, `regex`, `choices`, `grammar`) is of what this call generates.
         `draft`, `prompt_lookup`: guess tokens; those of the stream stay the same (`inference.speculative`). The state
-        of the draft is kept for the next call with it.
-        Raises `UserError` for invalid values, and for more tokens than learned positions.
+        of the draft is kept for the next call with it. `logprobs`: return a `Completion`, as `LanguageModel.generate`.
+        Raises `UserError` for invalid values, and for more tokens than learned positions; the stream is then as before.
         """
-        return "".join(event.text for event in self.events(max_tokens, **settings))
+        events = list(self.events(max_tokens, logprobs=logprobs, **settings))
+        text = "".join(event.text for event in events)
+        return text if logprobs is None else Completion(text, events, self.finish_reason or "length")
 
     def events(
         self, max_tokens: int = 200, *, logprobs: int | None = None, **settings: Unpack[SessionSettings]
@@ -201,7 +216,9 @@ class Session:
         logprobs: also report the log-probability of each token, and this many of the likeliest tokens. Raises
         `UserError` at once, as `generate`.
         """
-        stream = self._submit(self.request(max_tokens, logprobs=logprobs, **settings))
+        request, stop = self._parsed(max_tokens, logprobs, settings)
+        stream = self._submit(request)
+        self._begin(request, stop)
 
         def events() -> Iterator[TextEvent]:
             rest: list[TextEvent] = []
@@ -231,17 +248,20 @@ class Session:
         """`generate` piece by piece, with figures and state."""
         self._end()
         before, prompt_tokens = self._read, len(self._pending)
-        state = self._state_with_room(max_tokens)
         grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
-        request = self._request(max_tokens, sampling, ignore_eos, (), draft, prompt_lookup)
-        stream = self._submit(replace(request, grammar=grammar, logprobs=logprobs))
+        request = self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs)
+        state = request.state or new_state(self.model.decoder, [self._tokens], max_tokens, self._cache_policy)
+        request = replace(request, state=state)
+        stream = self._submit(request)
+        self._begin(request)
+        self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
 
         def held_nbytes(tokens: int) -> int:
             return state.held_nbytes(before + tokens)
 
         return Continuation(
             stream,
-            TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False),
+            self._stop_texts,
             prompt_tokens,
             held_nbytes,
             state,
@@ -256,6 +276,14 @@ class Session:
 
         The engine may advance the state of the session itself, so that nothing is copied.
         """
+        request, stop = self._parsed(max_tokens, logprobs, settings)
+        self._begin(request, stop)
+        return request
+
+    def _parsed(
+        self, max_tokens: int, logprobs: int | None, settings: SessionSettings
+    ) -> tuple[Request, tuple[str, ...]]:
+        """The next continuation for the arguments of `events`, and its stop texts; the session is not changed."""
         self._end()
         ignore_eos, stop = settings.pop("ignore_eos", False), stop_texts(settings.pop("stop", ()))
         grammar = settings.pop("grammar", None)
@@ -266,8 +294,7 @@ class Session:
             constraint = constraint_of(json_schema, regex, choices, grammar)
             grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
         sampling = sampling_of(settings, ("max_tokens", "logprobs", *SessionSettings.__annotations__))
-        request = self._request(max_tokens, sampling, ignore_eos, stop, draft, prompt_lookup)
-        return replace(request, logprobs=logprobs, grammar=grammar)
+        return self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs), stop
 
     def accept(self, event: Event) -> list[TextEvent]:
         """Take a generated token; returns the events whose text is certain. Behind a stop text there are none."""
@@ -292,7 +319,9 @@ class Session:
             if self._first_chunk is None:
                 self._first_chunk = len(stream.request.prompt)
         self._draft = KeptDraft.of(stream.request.speculation, self._tokens) or self._draft
-        return events + self._texts.finish()
+        events += self._texts.finish()
+        self.finish_reason = "stop" if self.has_stopped else stream.finish_reason
+        return events
 
     def rewind(self, tokens: int) -> None:
         """Take back the last `tokens` tokens; the session is as if it had never read or generated them.
@@ -306,9 +335,8 @@ class Session:
         """
         self._end()
         most = len(self._tokens) - self._beginning
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= most:
-            accepted = f"0 to {most}, the tokens behind the beginning of the stream or its input"
-            raise UserError(field="rewind", value=tokens, accepted=accepted)
+        accepted = f"0 to {most}, the tokens behind the beginning of the stream or its input"
+        check_whole("rewind", tokens, 0, most, accepted)
         if tokens == 0:
             return
         length = len(self._tokens) - tokens
@@ -334,7 +362,7 @@ class Session:
         twin._counts = copy.deepcopy(self._counts)
         twin._text = self.model.tokenizer.stream()
         twin._text.load_state_dict(self._text.state_dict())
-        twin._texts = TextEvents(self.model.tokenizer, stream=twin._text, ends=False)
+        twin._texts = twin._stop_texts = TextEvents(self.model.tokenizer, stream=twin._text, ends=False)
         twin._draft = None if self._draft is None else self._draft.fork()
         twin._engine = twin._stream = None
         return twin
@@ -420,24 +448,21 @@ class Session:
         max_tokens: int,
         sampling: Sampling,
         ignore_eos: bool,
-        stop: Sequence[str],
         draft: LanguageModel | None,
         prompt_lookup: int,
+        grammar: Grammar | None,
+        logprobs: int | None,
     ) -> Request:
-        """The next continuation as an engine takes it; its random numbers follow the last ones of their seed."""
-        guesses = self.model.check_guesses(draft, prompt_lookup)
-        if self._state is not None:
-            self._state = with_room(self._state, len(self._tokens) + max_tokens)
-        if sampling.seed is not None:
-            self.seed, self._drawn = sampling.seed, 0
-        elif self.seed is None:
-            self.seed = fresh_seed()
-        length, tokenizer = len(self._tokens), self.model.tokenizer
-        self._texts = TextEvents(tokenizer, stop=stop, stream=self._text, ends=False)
-        sampling = replace(sampling, seed=self.seed, drawn=self._drawn)
-        proposer = None if draft is None else self._proposer(draft, max_tokens, sampling)
-        self._runs.append(GeneratedRun(length, length, self.seed, self._drawn, sampling.greedy))
-        return Request(
+        """The next continuation as an engine takes it; its random numbers follow the last ones of their seed.
+
+        The session is not changed before `_begin`, but for the state of its draft.
+        """
+        guesses, tokenizer = self.model.check_guesses(draft, prompt_lookup), self.model.tokenizer
+        seed, drawn = sampling.seed, 0
+        if seed is None:
+            seed, drawn = fresh_seed() if self.seed is None else self.seed, self._drawn
+        sampling = replace(sampling, seed=seed, drawn=drawn)
+        request = Request(
             self._pending,
             max_tokens,
             sampling,
@@ -449,8 +474,21 @@ class Session:
             hands_over_state=True,
             read_tokens=self._tokens[: self._read],
             first_chunk=self._first_chunk,
-            speculation=speculation_of(prompt_lookup, proposer) if guesses else None,
+            grammar=grammar,
+            logprobs=logprobs,
         )
+        check_request(self.model.decoder, request, tokenizer.vocab_size)
+        state = None if self._state is None else with_room(self._state, len(self._tokens) + max_tokens)
+        proposer = None if draft is None else self._proposer(draft, max_tokens, sampling)
+        return replace(request, state=state, speculation=speculation_of(prompt_lookup, proposer) if guesses else None)
+
+    def _begin(self, request: Request, stop: Sequence[str] = ()) -> None:
+        """Begin a continuation that was not refused."""
+        length, sampling = len(self._tokens), request.sampling
+        self._state, self.seed, self._drawn = request.state, sampling.seed, sampling.drawn
+        self._texts = self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
+        self._runs.append(GeneratedRun(length, length, sampling.seed, sampling.drawn, sampling.greedy))
+        self.finish_reason = None
 
     def _proposer(self, draft: LanguageModel, max_tokens: int, sampling: Sampling) -> DraftModel:
         """A draft of the next continuation; it goes on with the state that it had at the end of an earlier one."""

@@ -144,7 +144,7 @@ def with_room(state: DecoderState, tokens: int) -> DecoderState:
     """The state itself if it has room for `tokens` tokens in all, else a larger copy.
 
     It grows at least by `ROOM_FACTOR`, so that it grows rarely, but not above the limit of a cache policy. `UserError`
-    if a cache policy does not allow so many tokens.
+    if a cache policy does not allow so many tokens, or there is no memory for them.
     """
     if tokens <= state.capacity:
         return state
@@ -153,7 +153,10 @@ def with_room(state: DecoderState, tokens: int) -> DecoderState:
     capacity = max(tokens, min([round(ROOM_FACTOR * state.capacity), *limits]))
     for policy in policies:
         policy.check_length(capacity)
-    return state.grown(capacity)
+    try:
+        return state.grown(capacity)
+    except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
+        raise UserError(f"no memory for the state of {tokens} tokens", field="max_tokens") from None
 
 
 def _cache_policies(notes: Mapping[str, str], path: str) -> list[CachePolicy] | FullCache:

@@ -1,5 +1,6 @@
 """The events of a session, its stop texts, and its continuation on an engine that others share."""
 
+import copy
 import io
 import json
 from pathlib import Path
@@ -79,13 +80,88 @@ def test_what_was_held_for_a_stop_text_is_not_lost():
 
 
 def test_bad_settings_leave_a_session_as_it_was():
-    session, other = fed(speaker()), fed(speaker())
-    for settings in ({"stop": ""}, {"top_p": 2.0}, {"max_tokens": 0}):
-        with pytest.raises(UserError):
-            session.generate(**{"max_tokens": 4, **settings})
-    with pytest.raises(TypeError, match="temperature"):
-        session.generate(3, temprature=1.0)
-    assert session.generate(6, **GREEDY) == other.generate(6, **GREEDY)
+    model = speaker()
+    session, other = fed(model), fed(model)
+    bad = [{"stop": ""}, {"top_p": 2.0}, {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_tokens": True}]
+    bad += [{"max_tokens": 10**15}, {"logprobs": -1}, {"logprobs": True}, {"draft": "x"}, {"logit_bias": {10**6: 1.0}}]
+    for turn in range(3):  # before anything was generated, and behind it
+        known = {
+            name: copy.copy(vars(session)[name]) for name in ("_tokens", "_runs", "_drawn", "seed", "finish_reason")
+        }
+        kept = session._state, session._texts, session._draft
+        for settings in bad:
+            for call in (session.generate, session.events, session.request):
+                if call != session.request or settings != {"max_tokens": 10**15}:  # the engine of others refuses it
+                    with pytest.raises(UserError):
+                        call(**{"max_tokens": 4, "seed": 9, **settings})
+            streamed = {"max_tokens": 4, **settings}
+            if streamed.keys() <= {"max_tokens", "logprobs", "draft"}:
+                with pytest.raises(UserError):
+                    session.stream(streamed.pop("max_tokens"), Sampling(seed=9), **streamed)
+        with pytest.raises(TypeError, match="temperature"):
+            session.generate(3, temprature=1.0)
+        for text in (5, None, ["a"]):
+            with pytest.raises(UserError, match=r"^text: .*expected a text$"):
+                session.feed(text)
+        assert known == {name: vars(session)[name] for name in known}
+        assert kept == (session._state, session._texts, session._draft)
+        seed = {"seed": 1} if turn == 0 else {}
+        assert session.generate(6, **seed, **SAMPLED) == other.generate(6, **seed, **SAMPLED)
+    with pytest.raises(UserError, match=r"^input: 5: expected a text$"):
+        Session(model, input=5)
+
+
+def test_a_session_tells_why_its_last_continuation_ended(monkeypatch: pytest.MonkeyPatch):
+    session = fed(speaker())
+    assert session.finish_reason is None
+    said = session.generate(12, seed=1, **SAMPLED)
+    assert session.finish_reason == session.fork().finish_reason == "length"
+    session.rewind(12)
+    events = session.events(12, seed=1, **SAMPLED)
+    next(events)
+    assert session.finish_reason is None
+    events.close()
+    assert session.finish_reason == "cancelled"
+
+    pieces = (said[at : at + 2] for at in range(4, 10))
+    stop = next(text for text in pieces if "\ufffd" not in text and text not in said[:4])
+    for streamed in (False, True):
+        session = fed(speaker())
+        if streamed:
+            list(session.stream(12, Sampling(temperature=1.0, seed=1), ignore_eos=True, stop=[stop]))
+        else:
+            session.generate(12, stop=stop, seed=1, **SAMPLED)
+        assert session.finish_reason == "stop" and session.has_stopped
+        pieces = session.stream(3, Sampling(temperature=1.0), ignore_eos=True)
+        list(pieces)
+        assert session.finish_reason == pieces.finish_reason == "length" and not session.has_stopped
+        pieces = session.stream(3, Sampling(temperature=1.0), ignore_eos=True)
+        next(pieces.events())
+        assert session.finish_reason is None
+        pieces.events().close()
+        assert session.finish_reason == pieces.finish_reason == "cancelled"
+
+    with monkeypatch.context() as patched:
+        patched.setattr("linnet.inference.streams.choose_tokens", lambda *_: [session.model.tokenizer.end_id])
+        assert session.generate(5, seed=1, temperature=1.0) == "" and session.finish_reason == "stop"
+        patched.setattr("linnet.inference.streams.choose_tokens", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.generate(5, seed=1, temperature=1.0)
+    assert session.finish_reason == "error"
+    stream = Engine(session.model.decoder, vocab_size=257).submit(session.request(4, **SAMPLED))
+    assert session.finish_reason is None
+    for event in stream:
+        session.accept(event)
+    session.finish(stream)
+    assert session.finish_reason == "length"
+
+
+def test_a_session_gives_the_log_probabilities_with_the_text():
+    model = speaker()
+    completion = fed(model).generate(12, logprobs=2, seed=4, **SAMPLED)
+    assert completion.text == fed(model).generate(12, seed=4, **SAMPLED)
+    assert completion.events == list(fed(model).events(12, logprobs=2, seed=4, **SAMPLED))
+    assert completion.finish_reason == "length" and len(completion.events[0].top) == 2
 
 
 @pytest.mark.parametrize("mixer", UNLIKE)

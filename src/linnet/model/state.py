@@ -106,15 +106,25 @@ class DecoderState:
         count = len(rows)
         moved = [(place, row) for place, row in enumerate(rows) if place != row]
         assert all(row >= count for _, row in moved), "a row may only move from behind the others"
-        for tensor in (tensor for part in self.sublayers for tensor in part.tensors().values()):
-            for place, row in moved:
-                tensor[place] = tensor[row]
-        positions = tuple(self.positions[row] for row in rows)
+        self.copy_rows(moved)
+        positions = self.positions[:count]
         return self._map(
             lambda part: part.with_tensors({name: tensor[:count] for name, tensor in part.tensors().items()}),
             self.capacity,
             positions,
         )
+
+    def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Let the first row of each pair become a copy of the second one, in place and in order."""
+        if not pairs:
+            return
+        for tensor in (tensor for part in self.sublayers for tensor in part.tensors().values()):
+            for place, row in pairs:
+                tensor[place] = tensor[row]
+        positions = list(self.positions)
+        for place, row in pairs:
+            positions[place] = positions[row]
+        self.positions = tuple(positions)
 
     def grown(self, capacity: int) -> "DecoderState":
         """A copy with a larger capacity, in tokens."""

@@ -175,6 +175,9 @@ def test_streams_with_inputs_of_different_lengths_join_fork_leave_and_are_saved(
         torch.testing.assert_close(decoder(step_BT, state.grown(20)), torch.stack(expected))
     left = joined.select(torch.tensor([1]))
     torch.testing.assert_close(decoder(step_BT[1:], left)[0], expected[1])
+    both = joined.fork()
+    both.copy_rows([(0, 1)])
+    torch.testing.assert_close(decoder(step_BT[[1, 1]], both), torch.stack([expected[1]] * 2))
     moved = joined.take_rows(rows_to_take([1]))
     torch.testing.assert_close(decoder(step_BT[1:], moved)[0], expected[1])
 

@@ -1,13 +1,40 @@
-"""Recorded decoding steps (`inference.cuda_graphs`) on devices without graphs."""
+"""Captured decoding steps: compiled ones without a compiler, recorded ones on devices without graphs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from torch import Tensor
 
-from linnet.inference import cuda_graphs
-from linnet.inference.compiled_step import BUILDS
+from linnet.inference import compiled_step, cuda_graphs
+from linnet.inference.captured_step import InPlaceStep, StateTensors, weights_of
+from linnet.inference.compiled_step import BUILDS, Candidate, Step, Times
 from linnet.inference.cuda_graphs import RecordedGraph
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+
+def uncompiled(decoder: Decoder, state: DecoderState) -> Step:
+    """The step that would be compiled, as PyTorch runs it."""
+    step = InPlaceStep(decoder, StateTensors(state))
+    weights = list(weights_of(step.function).values())
+
+    def run(token_B1: Tensor, position_B: Tensor, states: Iterable[Tensor]) -> Tensor:
+        return step(token_B1, position_B, list(states), weights)
+
+    return compiled_step._advancing(state, run)
+
+
+def compile_from_the_first_token(patch: pytest.MonkeyPatch) -> None:
+    """Let `CompiledSteps` take the step that would be compiled, for all decoders and any number of rows."""
+
+    def candidate_of(decoder: Decoder, _: DecoderState) -> Candidate:
+        return Candidate({}, Path(), lambda state: uncompiled(decoder, state), is_settled=True)
+
+    patch.setattr(compiled_step, "candidate_of", candidate_of)
+    patch.setattr(compiled_step, "TIMED_TOKENS", 0)
+    patch.setattr(Times, "compiled_is_faster", True)
+    patch.setattr(BUILDS, "enabled", True)
 
 
 def rerun(function: Callable[[], Tensor], _: RecordedGraph | None) -> RecordedGraph:

@@ -3,13 +3,16 @@
 The search is that of Transformers' `generate(num_beams=K)`, its scores, limits and stopping rules included. A text has
 the score `log p / length ** length_penalty`, where the length counts its tokens and its end token.
 
+Beams are rows of one state, which a `CachedReader` advances with the fastest step that there is, as for streams. A beam
+keeps the row of its parent where it can, so that between two steps only the rows of beams that end are written.
+
 Legend: `R` running beams, `V` vocabulary.
 """
 
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Literal
 
@@ -20,6 +23,7 @@ from linnet.core.errors import UserError
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.prefill import EMPTY, PrefillContext, new_state
+from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, check_bias, check_finite
 from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
@@ -84,7 +88,7 @@ class ScoredText:
 
 @dataclass(frozen=True)
 class _Beam:
-    """The tokens so far, their log-probability, and the row of the state that has read them but for the last."""
+    """The tokens so far, their log-probability, and the row of the state that has read them, or all but the last."""
 
     tokens: list[int]
     log_probability: float
@@ -110,27 +114,48 @@ def beam_search(
     `vocab_size` ids are chosen from (None: all of them). Raises `UserError` as `new_state`.
     """
     check_bias(sampling, vocab_size or decoder.spec.vocab_size)
-    state = new_state(decoder, [prompt], max_tokens, cache_policy)
-    needed = 2 * search.beams * state.nbytes  # beams are put into a new order by copies
+    reader = CachedReader(decoder, new_state(decoder, [prompt], max_tokens, cache_policy), context=context)
+    needed = 2 * search.beams * reader.state.nbytes  # where their number changes, there are two states for a moment
     if needed > available_bytes(decoder.device):
         problem = f"no memory for the states of so many beams, {needed:,} bytes"
         raise UserError(problem, field="beams", value=search.beams)
-    tokens_BT = torch.tensor([list(prompt)], device=decoder.device)
-    hidden_RTD = decoder.hidden(tokens_BT, state, **vars(context))
+    logits_RV = reader.logits(torch.tensor([list(prompt)], device=decoder.device))
     running, best = [_Beam([], 0.0)], _Finished(search, max_tokens)
     for length in range(1, max_tokens + 1):
-        logits_RV = decoder.logits(hidden_RTD[:, -1:])[:, 0, :vocab_size]
-        candidates = _candidates(logits_RV, running, prompt, sampling, search.beams * max(2, 1 + len(stop_ids)))
+        count = search.beams * max(2, 1 + len(stop_ids))
+        candidates = _candidates(logits_RV[:, :vocab_size], running, prompt, sampling, count)
         ended = [beam.tokens[-1] in stop_ids or length == max_tokens for beam in candidates]
         best.add([beam for beam, ends in zip(candidates[: search.beams], ended, strict=False) if ends], stop_ids)
         running = [beam for beam, ends in zip(candidates, ended, strict=True) if not ends][: search.beams]
         if not running or best.is_final(running[0], length):
             break
-        rows = [beam.row for beam in running]
-        if rows != list(range(len(state.positions))):
-            state = state.select(torch.tensor(rows, device=decoder.device))
-        hidden_RTD = decoder.hidden(torch.tensor([beam.tokens[-1:] for beam in running], device=decoder.device), state)
+        reader, running = _with_rows(reader, running)
+        by_row = sorted(running, key=lambda beam: beam.row)
+        logits_RV = reader.logits_behind([beam.tokens[-1] for beam in by_row])[[beam.row for beam in running]]
     return best.hypotheses
+
+
+def _with_rows(reader: CachedReader, beams: Sequence[_Beam]) -> tuple[CachedReader, list[_Beam]]:
+    """A reader whose state has a row for each beam, a copy of its parent's, and the beams with these rows.
+
+    The state is changed in place as long as the number of rows stays, since steps keep its tensors; where it changes,
+    the reader is another one, with steps for this number.
+    """
+    parents = [beam.row for beam in beams]
+    if len(beams) != len(reader.state.positions):
+        rows = torch.tensor(parents, device=reader.decoder.device)
+        reader = replace(reader, state=reader.state.select(rows))
+        return reader, [replace(beam, row=row) for row, beam in enumerate(beams)]
+    free = sorted(set(range(len(beams))) - set(parents), reverse=True)
+    taken, placed, copies = set[int](), list[_Beam](), list[tuple[int, int]]()
+    for beam in beams:
+        row = free.pop() if beam.row in taken else beam.row
+        if row != beam.row:
+            copies.append((row, beam.row))
+        taken.add(row)
+        placed.append(replace(beam, row=row))
+    reader.state.copy_rows(copies)
+    return reader, placed
 
 
 class _Finished:
@@ -169,7 +194,7 @@ class _Finished:
 def _candidates(
     logits_RV: Tensor, running: Sequence[_Beam], prompt: Sequence[int], sampling: Sampling, count: int
 ) -> list[_Beam]:
-    """The `count` likeliest beams that are one token longer, the likeliest first; `row` is the beam's that they had."""
+    """The `count` likeliest beams that are one token longer, the likeliest first; `row` is their parent's."""
     check_finite(logits_RV.amax(dim=-1).tolist())
     log_RV = logits_RV.float().log_softmax(dim=-1)
     if sampling.penalizes or sampling.logit_bias:
@@ -179,7 +204,8 @@ def _candidates(
     best = total_RV.flatten().topk(min(count, total_RV.numel()))
     beams: list[_Beam] = []
     for place, total in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-        row, token = divmod(place, total_RV.shape[1])
+        index, token = divmod(place, total_RV.shape[1])
         if total > -math.inf:
-            beams.append(_Beam([*running[row].tokens, token], total, row))
+            parent = running[index]
+            beams.append(_Beam([*parent.tokens, token], total, parent.row))
     return beams

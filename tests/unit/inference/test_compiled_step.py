@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,6 @@ from linnet.inference.compiled_step import (
     MAX_ERRORS,
     POLL_TOKENS,
     TIMED_TOKENS,
-    Candidate,
     CompiledSteps,
     Step,
     Times,
@@ -51,7 +50,7 @@ from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.ops.linear import can_pack_bfloat16
 from linnet.ops.native import custom_ops_in_graphs, library
-from recorded_steps import record_from_the_first_token
+from recorded_steps import compile_from_the_first_token, record_from_the_first_token, uncompiled
 
 PROMPT = [1, 2, 3]
 GREEDY = Sampling(temperature=0.0)
@@ -91,17 +90,6 @@ def begun(mixer: MixerSpec, seed: int = 0) -> tuple[Decoder, DecoderState]:
     """A decoder in float32, and a state that has read the prompt."""
     decoder = small_decoder(mixer, seed=seed).float()
     return decoder, read_prompt(decoder)
-
-
-def uncompiled(decoder: Decoder, state: DecoderState) -> Step:
-    """The step that would be compiled, as PyTorch runs it."""
-    step = InPlaceStep(decoder, StateTensors(state))
-    weights = list(weights_of(step.function).values())
-
-    def run(token_B1: Tensor, position_B: Tensor, states: Iterable[Tensor]) -> Tensor:
-        return step(token_B1, position_B, list(states), weights)
-
-    return compiled_step._advancing(state, run)
 
 
 @pytest.fixture(autouse=True)
@@ -404,15 +392,10 @@ def test_the_chunks_of_a_bank_begin_between_steps_in_each_row_when_they_are_due(
 
 @torch.inference_mode()
 @pytest.mark.parametrize(("mixer", "rows"), [(MAMBA2, 1), (MAMBA2, 2), (EXAMPLES[0], 2)])
-def test_a_step_of_tokens_as_numbers_notices_a_rewind(
-    mixer: MixerSpec, rows: int, package: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_step_of_tokens_as_numbers_notices_a_rewind(mixer: MixerSpec, rows: int, monkeypatch: pytest.MonkeyPatch):
     """It keeps tensors from one token to the next, and takes others when the state has others."""
     decoder = small_decoder(mixer).float()
-    candidate = Candidate({}, package, lambda state: uncompiled(decoder, state), is_settled=True)
-    monkeypatch.setattr(Times, "compiled_is_faster", True)
-    monkeypatch.setattr(compiled_step, "TIMED_TOKENS", 0)
-    monkeypatch.setattr(compiled_step, "candidate_of", lambda *_: candidate)
+    compile_from_the_first_token(monkeypatch)
     numbered, expected = (read_prompt(decoder, rows=rows) for _ in range(2))
     steps, before = CompiledSteps(decoder, numbered, lambda _: torch.empty(0)), numbered.fork()
     for index in range(9):

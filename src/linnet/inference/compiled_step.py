@@ -335,8 +335,8 @@ class Candidate:
     """What this process knows of the compiled step of one package for one decoder.
 
     step: from a state to its step; None as long as the package has not been loaded. is_settled: no package is looked
-    for any more. tokens, spent_s: tokens and seconds of decoding without it. times: by the bit length of the number of
-    rows.
+    for any more. tokens: of decoding without it since the last look for a package. spent_s: seconds of all decoding
+    without it. times: by the bit length of the number of rows.
     """
 
     request: dict[str, Any]
@@ -349,6 +349,7 @@ class Candidate:
 
     def look(self, decoder: Decoder, state: DecoderState) -> None:
         """Load the package, or let it be compiled after some seconds of decoding."""
+        self.tokens = 0
         try:
             if self.package.is_file():
                 self.step = compiled_step(decoder, state, self.package)
@@ -443,12 +444,27 @@ class CompiledSteps:
         """The same memory."""
         return self._tokens_B1.numpy()[:, 0]
 
+    @property
+    def is_comparing(self) -> bool:
+        """True while the next tokens decide whether the compiled step, which is there, is used."""
+        candidate = self._candidate if BUILDS.enabled and self._faster is None else None
+        if candidate is None or candidate.step is None:
+            return False
+        return candidate.times[len(self.state.positions).bit_length()].compiled_is_faster is None
+
+    def count_pass(self, tokens: int, spent_s: float) -> None:
+        """Count a pass that read several tokens of the streams instead of steps."""
+        candidate = self._candidate if BUILDS.enabled and self._faster is None else None
+        if candidate is not None and not candidate.is_settled:
+            candidate.tokens += tokens
+            candidate.spent_s += spent_s
+
     def _look_for_package(self, candidate: Candidate, spent_s: float) -> None:
         """Now and then, load the compiled step, or let it be compiled."""
         self._tokens += 1
         candidate.tokens += 1
         candidate.spent_s += spent_s
-        is_due = self._tokens == TIMED_TOKENS or candidate.tokens % POLL_TOKENS == 0
+        is_due = self._tokens == TIMED_TOKENS or candidate.tokens >= POLL_TOKENS
         if is_due:
             candidate.look(self.decoder, self.state)
 

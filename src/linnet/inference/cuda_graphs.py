@@ -258,6 +258,10 @@ class GraphSteps:
         self._maintenance.after_step()
         return recording.out[:rows].clone()
 
+    def count_pass(self, tokens: int) -> None:
+        """Count a pass that read several tokens of the streams instead of steps."""
+        _POOLS.setdefault(self.decoder, Pool()).tokens += tokens
+
     def release(self) -> None:
         """Move the state out of the buffers, so that other streams can use them."""
         if self._buffers is not None:

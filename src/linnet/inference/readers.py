@@ -73,6 +73,7 @@ class CachedReader:
     native: NativeStep | None = field(default=None, init=False)
     _step: Callable[[Tensor], Tensor] | None = field(default=None, init=False)
     _numbered_step: Callable[[Sequence[int]], Tensor] | None = field(default=None, init=False)
+    _compiled: CompiledSteps | None = field(default=None, init=False)
     _graphs: GraphSteps | None = field(default=None, init=False)
 
     @cached_property
@@ -84,7 +85,7 @@ class CachedReader:
         """Logits `[B, V]` at the last token of a chunk `[B, T]`."""
         has_begun = min(self.state.positions) > 0 and self.padding is None and self.context is EMPTY
         if tokens_BT.shape[1] > 1 or not has_begun or self.record is not None:
-            self._step = self._numbered_step = self.native = None  # they may hold tensors of the state
+            self._step = self._numbered_step = self._compiled = self.native = None  # they may hold tensors of the state
             return self._pass(tokens_BT)
         if self._step is None:
             self._step = self._one_token_step()
@@ -110,10 +111,25 @@ class CachedReader:
             self._numbered_step = self.native.logits_behind
             return self.native.logits
         if can_compile(self.decoder, self.state):
-            steps = CompiledSteps(self.decoder, self.state, ordinary)
-            self._numbered_step = steps.logits_behind
-            return steps.logits
+            self._compiled = CompiledSteps(self.decoder, self.state, ordinary)
+            self._numbered_step = self._compiled.logits_behind
+            return self._compiled.logits
         return ordinary
+
+    @property
+    def is_comparing(self) -> bool:
+        """True while the next steps decide which form of them goes on."""
+        return self._compiled is not None and self._compiled.is_comparing
+
+    def count_pass(self, tokens: int, spent_s: float) -> None:
+        """Count a pass of the decoder that read several tokens instead of steps.
+
+        Captured steps are made, or looked for, after some decoding, which passes would delay.
+        """
+        if self._compiled is not None:
+            self._compiled.count_pass(tokens, spent_s)
+        if self._graphs is not None:
+            self._graphs.count_pass(tokens)
 
     def release(self) -> None:
         """Let other streams use the places of recorded steps; the state stays as it is."""

@@ -24,6 +24,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -56,6 +57,9 @@ MAX_REREAD = 16
 
 PROBED_PASSES = 16
 """Passes after which one ordinary step is taken, which keeps its time true and lets it be compiled."""
+
+FASTER_FORM = 0.5
+"""A step that takes less than this share of the earlier time is of another form, as after it was compiled."""
 
 ALLOWED_LOSS = 4
 """Loss, in ordinary tokens, at which guesses pause."""
@@ -281,7 +285,7 @@ class SpeculationFigures:
     @property
     def gain(self) -> float | None:
         """The time of ordinary steps over that of the passes with guesses, for the same tokens; None if not known."""
-        if self.ordinary_s is None or not self.seconds:
+        if self.ordinary_s is None or not self.seconds or not self.passes:
             return None
         return self.tokens * self.ordinary_s / self.seconds
 
@@ -305,7 +309,7 @@ class SpeculativeReader:
     those behind later guesses (`settle`). ordinary: the step without guesses, from a token `[1, 1]` to logits `[1, V]`;
     it advances the state. text: the tokens so far, without the one that is read next; it is extended. end: number of
     tokens of the whole text. proposers: the first with a guess is taken. most: the most guesses of a pass. adapts:
-    pause where guesses lose time, and choose their number.
+    pause where guesses lose time, and choose their number. reader: whose steps `ordinary` takes, if there is one.
     """
 
     decoder: Decoder
@@ -317,6 +321,7 @@ class SpeculativeReader:
     most: int
     adapts: bool = True
     figures: SpeculationFigures = field(default_factory=SpeculationFigures)
+    reader: CachedReader | None = None
     _guesses: list[int] = field(default_factory=list, init=False)
     _logits_TV: Tensor = field(default_factory=lambda: torch.empty(0), init=False)
     _right: int = field(default=0, init=False)
@@ -325,7 +330,7 @@ class SpeculativeReader:
 
     def __post_init__(self) -> None:
         self._stream = Rewindable(self.decoder, self.state, self._pass)
-        self._pace = _Pace(self.figures, self.most)
+        self._pace = _Pace(self.figures, self.most, _PASSES.setdefault(self.decoder, PassTimes()))
 
     @torch.inference_mode()
     def logits(self, token_11: Tensor) -> Tensor:
@@ -339,7 +344,7 @@ class SpeculativeReader:
             self.state.positions = (self._begin + self._right,)
             return self._logits_TV[[self._right]]
         start_s, again = time.perf_counter(), self._go_back()
-        guesses = self._propose(len(again)) if self._pace.tries or not self.adapts else []
+        guesses = self._propose(len(again)) if self._guesses_now else []
         if not guesses and not again:
             ordinary_s = time.perf_counter()
             logits_1V = self.ordinary(token_11)
@@ -350,12 +355,16 @@ class SpeculativeReader:
             again = []
         if not again:
             self._stream.mark()
+        read_s = time.perf_counter()
         self._logits_TV = self._stream.read([*again, token, *guesses])[len(again) :]
         self._guesses, self._right = guesses, 0
         self.figures.passes += 1
         self.figures.tokens += 1
         self.figures.proposed += len(guesses)
-        self._pace.read(len(guesses), self._now() - start_s)
+        end_s = self._now()
+        self._pace.read(len(guesses), end_s - start_s, end_s - read_s)
+        if self.reader is not None:
+            self.reader.count_pass(1 + len(guesses), end_s - read_s)
         self._begin = self.state.position - len(guesses)
         self.state.positions = (self._begin,)
         return self._logits_TV[:1]
@@ -365,6 +374,13 @@ class SpeculativeReader:
         """Bring the state to the end of the text: what it has read beyond is forgotten."""
         if again := self._go_back():
             self._stream.read(again)
+
+    @property
+    def _guesses_now(self) -> bool:
+        """True if the next token is to be read with guesses."""
+        if not self.adapts:
+            return True
+        return self._pace.tries and not (self.reader is not None and self.reader.is_comparing)
 
     def _go_back(self) -> list[int]:
         """Forget the guesses that were not right; the tokens that the state has lost with them."""
@@ -394,15 +410,44 @@ class SpeculativeReader:
 
 
 @dataclass
+class PassTimes:
+    """What streams of a decoder have learned of its passes over guesses.
+
+    seconds: of the last ones, without the first. retry_s: seconds of ordinary steps after which another one may be
+    timed although it cannot gain by these times, which may have changed.
+    """
+
+    seconds: "deque[float]" = field(default_factory=lambda: deque(maxlen=TIMED_TOKENS))
+    retry_s: float = 0.0
+    _has_begun: bool = field(default=False, init=False)
+
+    def add(self, seconds: float) -> None:
+        """Add a pass; the first one also makes what later ones use."""
+        if self._has_begun:
+            self.seconds.append(seconds)
+            self.retry_s = PAUSE_FACTOR * seconds
+        self._has_begun = True
+
+    def can_gain(self, tokens: int, step_s: float) -> bool:
+        """False if a pass that gives so many tokens is slower than their steps, unless it is to be timed again."""
+        return not self.seconds or tokens * step_s > min(self.seconds) or self.retry_s <= 0
+
+
+_PASSES = WeakKeyDictionary[Decoder, PassTimes]()
+
+
+@dataclass
 class _Pace:
     """Decides from times when to guess, and how many tokens.
 
     A pass gains what ordinary steps would have taken for its tokens, less its own time. Where recent passes lost more
-    than `ALLOWED_LOSS` tokens, ordinary steps go on until the loss is a small share of their time.
+    than `ALLOWED_LOSS` tokens, ordinary steps go on until the loss is a small share of their time. Where the step is so
+    fast, as a compiled one, that a pass would lose with all guesses right, other streams do not try again.
     """
 
     figures: SpeculationFigures
     most: int
+    times: PassTimes
     number: int = 4
     _steps_s: "deque[float]" = field(default_factory=lambda: deque(maxlen=2 * TIMED_TOKENS), init=False)
     _balance_s: float = field(default=0.0, init=False)
@@ -417,20 +462,27 @@ class _Pace:
     def tries(self) -> bool:
         """True if the next token is to be read with guesses."""
         probes = self._passes % PROBED_PASSES == PROBED_PASSES - 1
-        return len(self._steps_s) >= TIMED_TOKENS and self._pause_s <= 0 and not probes
+        if len(self._steps_s) < TIMED_TOKENS or self._pause_s > 0 or probes or self.figures.ordinary_s is None:
+            return False
+        return self.times.can_gain(self.most + 1, self.figures.ordinary_s)
 
     def took(self, step_s: float, lost_s: float) -> None:
         """An ordinary step took `step_s` seconds, behind `lost_s` seconds without a token."""
+        if self.figures.ordinary_s is not None and step_s < FASTER_FORM * self.figures.ordinary_s:
+            self._steps_s.clear()
+            self._balance_s = 0.0
         self._steps_s.append(step_s)
         self._pause_s -= step_s
+        self.times.retry_s -= step_s
         self._balance_s -= lost_s
         self._passes += self._passes % PROBED_PASSES == PROBED_PASSES - 1
         self.figures.seconds += lost_s
         self.figures.ordinary_s = statistics.median(self._steps_s)
 
-    def read(self, guesses: int, seconds: float) -> None:
-        """A pass over so many guesses took `seconds`."""
+    def read(self, guesses: int, seconds: float, pass_s: float) -> None:
+        """A pass over so many guesses took `pass_s`, with all that belongs to it `seconds`."""
         self._pass = guesses, seconds
+        self.times.add(pass_s)
         self._passes += 1
         self.figures.seconds += seconds
 
@@ -474,6 +526,7 @@ class Speculation:
                 self.most,
                 self.adapts,
                 self.figures,
+                reader,
             )
         return own.logits(torch.tensor([tokens[-1:]], device=reader.decoder.device))
 

@@ -19,6 +19,7 @@ from linnet.inference import compiled_step
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, weights_of
 from linnet.inference.compiled_step import (
+    BUILD_AFTER_S,
     BUILDS,
     MAX_ERRORS,
     POLL_TOKENS,
@@ -408,6 +409,29 @@ def test_a_step_of_tokens_as_numbers_notices_a_rewind(mixer: MixerSpec, rows: in
         tokens = [index % 5, index % 3][:rows]
         expected_BV = decoder.logits(decoder.hidden(torch.tensor([[token] for token in tokens]), expected))[:, 0]
         torch.testing.assert_close(steps.logits_behind(tokens), expected_BV)
+
+
+def test_steps_say_while_the_forms_are_compared(package: Path, monkeypatch: pytest.MonkeyPatch):
+    package.parent.mkdir(parents=True)
+    package.touch()
+    steps, _ = steps_with(monkeypatch, 1.0, 0.5)
+    found = []
+    for _ in range(3 * TIMED_TOKENS):
+        found.append(steps.is_comparing)
+        steps.logits(torch.zeros(1, 1))
+    assert found == [TIMED_TOKENS <= index < 2 * TIMED_TOKENS for index in range(3 * TIMED_TOKENS)]
+
+
+def test_passes_instead_of_steps_start_a_build_at_the_next_step(package: Path, monkeypatch: pytest.MonkeyPatch):
+    started = list[Path]()
+    monkeypatch.setattr(compiled_step, "start_build", lambda _, package, nbytes: bool(started.append(package)))
+    steps, _ = steps_with(monkeypatch, 1e-4, 1.0)
+    for _ in range(TIMED_TOKENS):
+        steps.logits(torch.zeros(1, 1))
+    steps.count_pass(POLL_TOKENS, BUILD_AFTER_S)
+    assert not started
+    steps.logits(torch.zeros(1, 1))
+    assert started == [package]
 
 
 def test_long_decoding_starts_a_build_once_and_short_decoding_none(package: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,22 +2,35 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from small_models import EXAMPLES, VOCABULARY, in_turn, small_decoder
 
+from linnet.inference import compiled_step, cuda_graphs
+from linnet.inference.compiled_step import BUILDS, Candidate
 from linnet.inference.decode import decode
 from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefill import new_state
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts, choose, row_uniforms
-from linnet.inference.speculative import DraftModel, PromptLookup, Proposer, Speculation, SpeculativeReader
+from linnet.inference.speculative import (
+    PROBED_PASSES,
+    DraftModel,
+    PromptLookup,
+    Proposer,
+    Speculation,
+    SpeculationFigures,
+    SpeculativeReader,
+)
 from linnet.inference.streams import streams_of
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
+from recorded_steps import record_from_the_first_token
 
 GREEDY, DRAWN = Sampling(temperature=0), Sampling(1.0, top_p=0.9, repetition_penalty=1.2, seed=5)
 PROMPT, COUNT = [3, 1, 4, 1, 5, 9, 2, 3, 1, 4], 20
@@ -283,9 +296,11 @@ def test_lookup_finds_the_longest_earlier_ending_and_of_equal_ones_the_latest():
 class SlowModel:
     """Steps and passes that take a known time on a clock of their own; all logits are of one decoder."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, step_s: float, pass_s: float) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, step_s: float, pass_s: float, decoder: Decoder | None = None
+    ) -> None:
         self.now = 0.0
-        decoder = small_decoder()
+        decoder = decoder or small_decoder()
         self.state = decoder.initial_state(1, 1600)
         monkeypatch.setattr("linnet.inference.speculative.time.perf_counter", lambda: self.now)
         self.reader = SpeculativeReader(decoder, self.state, self.step, [Oracle([1] * 1600, 6, 2)], [1], 1600, 8)
@@ -327,6 +342,78 @@ def test_guesses_that_lose_time_pause_and_are_tried_again_at_a_twentieth_of_the_
     assert model.reader.figures.pauses > 2
     assert model.now < 1.05 * 1500 + 2 * 30
     assert model.reader.figures.gain < 0.25
+
+
+@pytest.mark.parametrize("faster_s", [0.05, 0.2], ids=["than all guesses", "than guesses of which some are wrong"])
+def test_guesses_end_soon_when_the_step_becomes_faster(faster_s: float, monkeypatch: pytest.MonkeyPatch):
+    """It was compiled, say, which the passes are not: they are compared with the step that there is now."""
+    model = SlowModel(monkeypatch, step_s=1.0, pass_s=1.1)
+    model.run(100)
+    figures, model.step_s = model.reader.figures, faster_s
+    assert figures.pauses == 0 and figures.gain > 2
+    before = figures.passes
+    model.run(200)
+    assert figures.passes <= before + PROBED_PASSES + 4
+    assert figures.ordinary_s == pytest.approx(faster_s)
+
+
+def test_streams_know_from_earlier_ones_that_a_pass_can_not_gain_until_they_time_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    decoder = small_decoder()
+    SlowModel(monkeypatch, 0.05, 1.0, decoder).run(20)
+    for _ in range(3):
+        model = SlowModel(monkeypatch, 0.05, 1.0, decoder)
+        model.run(100)
+        assert model.reader.figures.passes == 0
+        assert model.reader.figures.gain is None
+    model = SlowModel(monkeypatch, 0.05, 0.1, decoder)  # passes have become faster
+    model.run(1500)
+    assert model.now > 0.05 * (20 * 1.0 / 0.05 - 400)  # a twentieth of the time
+    assert model.reader.figures.passes > 100
+    wrong = SlowModel(monkeypatch, 1.0, 1.5, decoder)  # another stream may have better guesses
+    wrong.run(100)
+    assert wrong.reader.figures.gain > 2
+
+
+def test_the_gain_of_no_pass_is_not_known():
+    assert SpeculationFigures(seconds=0.1, ordinary_s=1.0).gain is None
+
+
+def test_no_guess_is_made_while_the_next_steps_decide_which_form_goes_on(monkeypatch: pytest.MonkeyPatch):
+    model, passes = SlowModel(monkeypatch, step_s=1.0, pass_s=1.5), list[tuple[int, float]]()
+    reader = SimpleNamespace(is_comparing=True, count_pass=lambda tokens, spent_s: passes.append((tokens, spent_s)))
+    model.reader.reader = reader
+    model.run(30)
+    assert model.reader.figures.passes == 0
+    reader.is_comparing = False
+    model.run(1)
+    assert passes == [(5, 1.5)] and model.reader.figures.passes == 1
+
+
+@pytest.mark.parametrize("form", ["compiled", "recorded"])
+def test_passes_over_guesses_count_as_decoding_after_which_steps_are_captured(
+    form: str, monkeypatch: pytest.MonkeyPatch
+):
+    decoder = small_decoder(next(spec for spec in EXAMPLES if spec.kind == "mamba2")).float()
+    monkeypatch.setattr(BUILDS, "enabled", True)
+    candidate = Candidate({}, Path("none"))
+    monkeypatch.setattr(compiled_step, "candidate_of", lambda *_: candidate)
+    monkeypatch.setattr(Candidate, "look", lambda *_: None)
+    if form == "recorded":
+        record_from_the_first_token(monkeypatch)
+        monkeypatch.setattr(cuda_graphs, "RECORD_AFTER_TOKENS", 10**6)
+    expected, reader = alone(decoder, GREEDY), CachedReader(decoder, new_state(decoder, [PROMPT], COUNT))
+    with torch.inference_mode():
+        reader.logits(torch.tensor([PROMPT]))
+        reader.logits(torch.tensor([expected[:1]]))
+    pool = cuda_graphs._POOLS.get(decoder)
+    before, spent_s = (candidate.tokens, candidate.spent_s) if pool is None else (pool.tokens, 0.0)
+    speculation = Speculation([Oracle(expected, 100)], 5, adapts=False)
+    speculation.logits(reader, [*PROMPT, *expected[:2]], len(PROMPT) + COUNT)
+    assert speculation.figures.passes == 1
+    assert (candidate.tokens if pool is None else pool.tokens) == before + 1 + speculation.figures.proposed
+    assert pool is not None or candidate.spent_s > spent_s
 
 
 def test_the_number_of_guesses_follows_how_many_were_right(monkeypatch: pytest.MonkeyPatch):

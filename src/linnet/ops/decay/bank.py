@@ -214,7 +214,7 @@ def _with_token(old_BNEH: Tensor, new_BN1H: Tensor, place_B: Tensor, before: int
 
 def _write_token(tensor_BNEH: Tensor, new_BN1H: Tensor, place_B: Tensor, before: int) -> Tensor:
     """The same in place; returns the tensor."""
-    rows_B = torch.arange(len(place_B), device=place_B.device)
+    rows_B = torch.arange(place_B.shape[0], device=place_B.device)
     tensor_BNEH[rows_B, :, before + place_B] = new_BN1H[:, :, 0].to(tensor_BNEH.dtype)
     return tensor_BNEH
 

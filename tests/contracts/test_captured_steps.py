@@ -1,14 +1,17 @@
 """The captured decoding step is the forward pass, for every kind of layer and cache policy, at rows of different ages.
 
 A step writes the states in place, and states keep their shapes. PyTorch runs the captured function here, with the forms
-that layers have in a graph; exported programs, which take seconds each, are tested where slow tests run.
+that layers have in a graph; exported programs of every kind, which take seconds each, are tested where slow tests run.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from examples import ALL, CONTEXT, WIDTH, first_of_its_kind, name_of, randomized
 from torch import Tensor
 
@@ -17,21 +20,22 @@ from linnet.inference.captured_step import (
     Maintenance,
     PassFunction,
     StateTensors,
+    can_capture_on_cpu,
     export_with_shapes,
     reserve,
     weights_of,
 )
-from linnet.inference.compiled_step import MAX_ERRORS
 from linnet.inference.cuda_graphs import GraphSteps, can_record
 from linnet.inference.step_values import hoist_weight_values
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
 from linnet.layers.contract import MixerSpec, SublayerSpec
+from linnet.layers.mixers.ted import BankCache
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
-from linnet.ops.native import custom_ops_in_graphs
+from linnet.ops.native import custom_ops_in_graphs, library
 from on_device import DEVICE
 from recorded_steps import record_from_the_first_token
 
@@ -111,15 +115,15 @@ def tokens_at(step: int, rows: int) -> Tensor:
     return torch.tensor([[(3 * step + row) % VOCABULARY] for row in range(rows)], device=DEVICE)
 
 
-def outputs(step: Step, state: DecoderState, fixed: bool) -> dict[str, Tensor]:
-    """The logits of all steps, those of a fork of one row that is taken in the middle, and all states at the end."""
+def outputs(step: Step, state: DecoderState, fixed: bool, forked_rows: Sequence[int] = (1,)) -> dict[str, Tensor]:
+    """The logits of all steps, those of a fork of some rows that is taken in the middle, and all states at the end."""
     logits, forked = list[Tensor](), list[Tensor]()
     if fixed:
         reserve(state, STEPS)
     for index in range(STEPS):
         if index == FORK:
-            fork = state.select(torch.tensor([1], device=DEVICE))
-            forked = [step(tokens_at(later + 1, 1), fork) for later in range(index, STEPS)]
+            fork = state.select(torch.tensor(forked_rows, device=DEVICE))
+            forked = [step(tokens_at(later + 1, len(forked_rows)), fork) for later in range(index, STEPS)]
         logits.append(step(tokens_at(index, len(PROMPTS)), state))
     found = {"logits": torch.cat(logits), "logits of the fork": torch.cat(forked)}
     for name, each in (("", state), ("fork: ", fork)):
@@ -179,35 +183,54 @@ def test_a_recorded_step_is_the_forward_pass(spec: SublayerSpec, policy: CachePo
     assert_equal(outputs(recorded_step(decoder), streams(decoder, policy), fixed=False), expected)
 
 
-TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (0.1, 0.1)}
-"""Sums are in another order; a number of bfloat16 has 8 bits, and its rounding is amplified by some norms and gates."""
+LIMITS = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.02, "int4": 0.02}
+"""Largest accepted difference of logits and of each tensor of the states, relative to its size, by precision.
+
+Sums are in another order, so that other numbers are rounded up. Of three seeds the largest differences were 1e-6 in
+float32, 0.045 in bfloat16 (0.06 where another expert is chosen), and 0.0013 in few bits (of one step of 127 in an input
+of 8 bits). What is wrong in one of nine steps, in one of three rows or in one place of a cache differs by 0.2 or more.
+"""
+
+
+def assert_near(actual: dict[str, Tensor], expected: dict[str, Tensor], limit: float) -> None:
+    """Equal but for rounding: same names, precisions and places without a finite number, and sizes within the limit."""
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        found, finite = actual[name], tensor.isfinite()
+        assert found.dtype == tensor.dtype and torch.equal(found.isfinite(), finite), name
+        if not tensor.is_floating_point():
+            assert torch.equal(found, tensor), name
+            continue
+        difference, size = (found[finite] - tensor[finite]).float().norm(), tensor[finite].float().norm()
+        assert difference <= limit * size + 1e-6, (name, float(difference), float(size))
+
+
+def in_precisions() -> list[ParameterSet]:
+    """The first example of every kind in every precision; one of 8 and 4 bits, which take turns, as a slow test."""
+    others = itertools.cycle(["int8", "int4"])
+    slow = {spec: next(others) for spec in FIRST}
+    return [
+        pytest.param(spec, name, id=f"{name_of(spec)}-{name}", marks=pytest.mark.slow if slow[spec] == name else ())
+        for spec in FIRST
+        for name in LIMITS
+    ]
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("spec", FIRST, ids=name_of)
-def test_a_captured_step_is_the_forward_pass_in_every_precision(spec: SublayerSpec, dtype: torch.dtype):
-    decoder, (rtol, atol) = decoder_of(spec, dtype), TOLERANCES[dtype]
-    expected = outputs(ordinary(decoder), streams(decoder), fixed=False)
-    found = outputs(captured_by_pytorch(decoder), streams(decoder), fixed=True)
-    logits = "logits", "logits of the fork"
-    assert_equal({n: found[n] for n in logits}, {n: expected[n] for n in logits}, rtol=rtol, atol=atol)
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("precision", ["int8", "int4"])
-@pytest.mark.parametrize("kind", ["attention", "plga"])
-def test_a_captured_step_writes_caches_of_few_bits(kind: str, precision: str):
-    """Keys and values are in bfloat16 beside weights of few bits; rows of different ages share the step."""
-    decoder = decoder_of(next(spec for spec in ALL if isinstance(spec, MixerSpec) and spec.kind == kind), torch.float32)
+@pytest.mark.parametrize(("spec", "precision"), in_precisions())
+def test_a_captured_step_is_the_forward_pass_in_every_precision(spec: SublayerSpec, precision: str):
+    """With the native operators that graphs have; keys and values are in bfloat16 beside weights of few bits."""
+    decoder, has_library = decoder_of(spec, torch.float32), library(DEVICE) is not None
     convert_weights(decoder, precision)
-    with custom_ops_in_graphs():
-        found = outputs(captured_by_pytorch(decoder), streams(decoder), fixed=True)
-    expected = outputs(ordinary(decoder), streams(decoder), fixed=False)
-    caches = [name for name, tensor in expected.items() if tensor.dtype == torch.bfloat16]
-    assert len(caches) >= 8 and all(found[name].dtype == torch.bfloat16 for name in caches)
-    limit = MAX_ERRORS[precision]
-    assert_equal(found, expected, rtol=limit, atol=limit * float(expected["logits"].std()))
+    state = streams(decoder)
+    assert can_capture_on_cpu(decoder, state) or not has_library or DEVICE.type != "cpu"
+    expected = outputs(ordinary(decoder), state.fork(), fixed=False)
+    with custom_ops_in_graphs() if has_library else nullcontext():
+        found = outputs(captured_by_pytorch(decoder), state, fixed=True)
+    caches = [tensor for name, tensor in found.items() if name.endswith(("layer.0.keys", "layer.0.values"))]
+    in_bfloat16 = precision != "float32"
+    assert len(caches) == 4 and all((tensor.dtype == torch.bfloat16) == in_bfloat16 for tensor in caches)
+    assert_near(found, expected, LIMITS[precision])
 
 
 @torch.inference_mode()
@@ -274,3 +297,22 @@ def test_an_exported_step_is_the_forward_pass_of_any_number_of_rows_and_places(n
         step = captured(lambda *inputs: (several if len(inputs[0]) > 1 else single)(*inputs), decoder)
         expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)
         assert_equal(outputs(step, streams(decoder, policy), fixed=True), expected)
+
+
+@torch.inference_mode()
+def test_one_exported_step_has_layers_of_every_way_of_keeping_the_past():
+    """A place for each token, a sum that decays, and a bank whose tokens are written one by one: one program for all.
+
+    Rows are as many and as old as they are when it runs, and no number of them is a constant of the graph.
+    """
+    kinds = "attention", "minlstm", "ted"
+    layers = [next(spec for spec in FIRST if spec.kind == kind) for kind in kinds]
+    decoder, policy = (
+        decoder_with([{"mixer": spec, "feed_forward": MLP} for spec in layers], torch.float64),
+        BankCache(),
+    )
+    example = streams(decoder, policy).select(torch.tensor([0, 1, 2, 0, 1], device=DEVICE)).grown(ROOM + 7)
+    reserve(example, 32)
+    step = captured(divided(*export_with_shapes(decoder, example)), decoder)
+    expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False, forked_rows=(2, 0))
+    assert_equal(outputs(step, streams(decoder, policy), fixed=True, forked_rows=(2, 0)), expected)

@@ -255,6 +255,7 @@ def test_a_stream_of_the_page_begins_with_the_policy_of_the_server(tmp_path: Pat
         server.close()
 
 
+@pytest.mark.slow
 def test_the_cache_policy_changes_while_it_writes_and_a_stop_keeps_the_text(tmp_path: Path):
     folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3, context_length=4096)
     server = Running({"ted": str(folder)}, Limits(timeout_s=60), Settings())

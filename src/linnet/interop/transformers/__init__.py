@@ -9,5 +9,6 @@ optional_package("transformers", "linnet.interop.transformers")
 
 from linnet.interop.transformers.cache import StateCache  # noqa: E402 (the line before names a missing package)
 from linnet.interop.transformers.model import LinnetConfig, LinnetForCausalLM  # noqa: E402
+from linnet.interop.transformers.penalties import GeneratedTokenPenalties  # noqa: E402
 
-__all__ = ["LinnetConfig", "LinnetForCausalLM", "StateCache"]
+__all__ = ["GeneratedTokenPenalties", "LinnetConfig", "LinnetForCausalLM", "StateCache"]

@@ -1,11 +1,18 @@
 """`generate` of Transformers with our states as its cache: sampling, beams, a draft that is taken back."""
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 import torch
 from linnet_models import KINDS, VOCABULARY, few_fast, greedy, model_of, settles, tokens
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessorList
 
+from linnet.core.errors import UserError
+from linnet.inference.decode import decode
+from linnet.inference.sampling import Sampling, TokenCounts, adjust
+from linnet.interop.transformers import GeneratedTokenPenalties
 from linnet.model.decoder import Decoder
 
 PROMPT, NEW = 6, 9
@@ -142,3 +149,48 @@ def test_a_second_call_continues_a_text(kind):
         first.sequences, past_key_values=first.past_key_values, max_new_tokens=NEW, do_sample=False
     )
     assert torch.equal(then_1T, whole_1T)
+
+
+NONE = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
+PENALTIES = [(0.7, 0.0), (0.0, 1.5), (0.6, -0.4), (-1.2, 0.3)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("penalties", PENALTIES[:3])
+@few_fast("attention", "mamba")
+def test_penalties_of_generated_tokens_are_those_of_our_chain(kind, penalties):
+    model, (frequency, presence) = model_of(kind), penalties
+    prompts = [tokens(PROMPT), tokens(4, seed=1)]
+    rows_BT = torch.stack([prompts[0], torch.cat([torch.zeros(2, dtype=torch.int64), prompts[1]])])
+    mask_BT = torch.tensor([[1] * PROMPT, [0, 0] + [1] * 4])
+    own = GeneratedTokenPenalties(PROMPT, frequency, presence)
+    asked = {"max_new_tokens": 20, "do_sample": False, "repetition_penalty": 1.1}
+    found_BT = model.generate(rows_BT, attention_mask=mask_BT, logits_processor=LogitsProcessorList([own]), **asked)
+    sampling = Sampling(0.0, repetition_penalty=1.1, frequency_penalty=frequency, presence_penalty=presence)
+    for found_T, prompt_T in zip(found_BT[:, PROMPT:], prompts, strict=True):
+        expected = [token for (token,) in decode(model.decoder, [prompt_T.tolist()], 20, sampling)]
+        without = [token for (token,) in decode(model.decoder, [prompt_T.tolist()], 20, replace(sampling, **NONE))]
+        assert found_T.tolist() == expected != without
+
+
+def test_penalties_of_generated_tokens_are_bit_for_bit_ours():
+    logits_BV = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(3))
+    text_BT = tokens(3, PROMPT + 30)
+    for frequency, presence in PENALTIES:
+        counts = [TokenCounts(row[:PROMPT], Counter(row[PROMPT:])) for row in text_BT.tolist()]
+        expected_BV = adjust(logits_BV, Sampling(frequency_penalty=frequency, presence_penalty=presence), counts)
+        assert torch.equal(GeneratedTokenPenalties(PROMPT, frequency, presence)(text_BT, logits_BV), expected_BV)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1,), "prompt_tokens: -1: expected the length of input_ids"),
+        ((3, float("nan")), "frequency_penalty: nan: expected a number within"),
+        ((3, 0.0, 1e9), "presence_penalty: 1000000000.0: expected a number within"),
+    ],
+)
+def test_penalties_that_cannot_be_are_one_line(arguments, message):
+    with pytest.raises(UserError) as raised:
+        GeneratedTokenPenalties(*arguments)
+    assert str(raised.value).startswith(message)

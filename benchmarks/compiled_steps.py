@@ -282,7 +282,7 @@ def main() -> None:
     for of_model, decoder in models_of(left):
         if time.perf_counter() >= until_s:
             break
-        examples = [state_of(decoder, cell, 8, tokens=2) for cell in of_model]
+        examples = [state_of(decoder, cell, ROOM, tokens=2) for cell in of_model]  # a bank is of its room
         assert all(can_compile(decoder, state) for state in examples)
         build_all([package_of(decoder, state) for state in examples], until_s)
         for cell in () if arguments.build_only else of_model:

@@ -11,7 +11,13 @@ from typing import Any, BinaryIO, Self, Unpack, overload
 import torch
 
 from linnet.core.errors import UserError, check_text, check_whole, note
-from linnet.inference.cache_policy import CachePolicies, SublayerContents, cache_policy_state, observe
+from linnet.inference.cache_policy import (
+    CachePolicies,
+    SublayerContents,
+    cache_policy_state,
+    observe,
+    open_ended_policies,
+)
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Completion, Continuation
 from linnet.inference.engine import Engine, check_request
@@ -90,7 +96,7 @@ class Session:
         """
         self.model = model
         self.prefixes = prefixes
-        self._cache_policy = cache_policy
+        self._cache_policy = open_ended_policies(model.decoder, cache_policy)
         self._state: DecoderState | None = None
         self._prefill = model.prefill_inputs([""], None if input is None else [input])
         self._context: PrefillContext | None = None

@@ -151,8 +151,9 @@ def test_a_bank_serves_streams_up_to_its_length(length: int, data: st.DataObject
 
 @pytest.mark.parametrize("tokens", [1, 2, 4, 5, 12])
 def test_a_stream_whose_bank_is_full_can_be_saved(tokens: int, tmp_path: Path):
-    """The bank is for exactly the tokens that were asked for, so there is no room for another one."""
-    session = _session(speaker(TED), cache_policy=BankCache())
+    """The bank is for exactly the tokens that are asked for, so there is no room for another one."""
+    model = speaker(TED)
+    session = _session(model, cache_policy=BankCache(len(model.prompt_tokens("Once")) + tokens))
     text = session.generate(tokens, temperature=0, ignore_eos=True)
     session.save(tmp_path / "stream.safetensors")
     loaded = Session.load(speaker(TED), tmp_path / "stream.safetensors")
@@ -160,6 +161,14 @@ def test_a_stream_whose_bank_is_full_can_be_saved(tokens: int, tmp_path: Path):
     assert text == session.model.generate("Once", tokens, temperature=0, ignore_eos=True)
     with pytest.raises(UserError, match="a bank for"):
         loaded.generate(50, temperature=0, ignore_eos=True)
+
+
+def test_a_bank_without_a_length_serves_a_session_that_goes_on():
+    model = speaker(TED)
+    session = _session(model, cache_policy="bank")
+    text = session.generate(2, temperature=0, ignore_eos=True)
+    text += session.fork().generate(60, temperature=0, ignore_eos=True)
+    assert text == model.generate("Once", 62, temperature=0, cache_policy=BankCache(1 << 16), ignore_eos=True)
 
 
 def test_a_bank_is_not_read_beyond_its_bound():

@@ -254,7 +254,7 @@ def problem_of(check: Callable[[torch.device], None]) -> str | None:
 
 
 def main() -> None:
-    cuda_graphs.RECORDERS[NAME], cuda_graphs.RECORD_AFTER_TOKENS = record, 0
+    cuda_graphs.RECORDERS[NAME], cuda_graphs.RECORD_AFTER_TOKENS, cuda_graphs.BUILDS.enabled = record, 0, True
     distributed.is_sharded = lambda tensor: False  # it goes by the class, which is another here
     _setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
     library = torch.library.Library("_", "IMPL")

@@ -19,8 +19,7 @@ DefaultCachePolicy = Annotated[
     str | None,
     option(
         "POLICY",
-        "What the layers keep of a text, such as bank (linnet generate MODEL --help lists the policies of a model). "
-        "Default: full.",
+        "What the layers keep of a text; linnet generate MODEL --help lists the policies of a model. Default: full.",
     ),
 ]
 """The policy of every stream of a command, where no model is named before its options."""

@@ -24,6 +24,9 @@ _BATCH_TEXTS, _BATCH_CHARACTERS = 512, 1 << 20
 _PROCESSES_FROM_BYTES = 16 << 20
 """Of less text the start of processes takes longer than the work."""
 
+_LAST_S = 30.0
+"""Seconds for which the end of a process is waited for; a system that is out of memory takes its time."""
+
 
 def default_workers(total_bytes: int) -> int:
     """As many processes as processors that may be used; one for little text."""
@@ -145,7 +148,7 @@ def _result(future: Future[Any], started: Iterable[BaseProcess]) -> Any:
 def _lost_process(started: Iterable[BaseProcess]) -> str:
     """Which process was ended first: the pool ends all others by SIGTERM then."""
     for process in started:
-        process.join(1.0)
+        process.join(_LAST_S)
         if process.exitcode is not None and process.exitcode < 0 and -process.exitcode != signal.SIGTERM:
             return f"worker process {process.pid} was ended by {signal.Signals(-process.exitcode).name}"
     return "a worker process was ended"

@@ -84,7 +84,7 @@ def test_a_run_reports_late_data(tmp_path, tiny_run, monkeypatch):
     def slow(batches, number):
         import time
 
-        time.sleep(0.02)
+        time.sleep(0.05)
         return plain(batches, number)
 
     monkeypatch.setattr(Batches, "batch", slow)

@@ -95,7 +95,8 @@ class Engine:
     def waiting(self) -> int:
         """The number of streams of whose prompts nothing has been read."""
         with self._lock:
-            return sum(len(prompt.streams) for prompt in self._waiting if not prompt.begun)
+            prompts = [prompt for prompt in self._waiting if not prompt.begun]
+        return sum(stream.finish_reason is None for prompt in prompts for stream in prompt.streams)
 
     def submit(self, request: Request) -> Stream:
         """Let a stream wait for its turn.

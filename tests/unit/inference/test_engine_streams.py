@@ -193,6 +193,15 @@ def test_a_cancelled_stream_frees_its_row_at_once_and_the_others_go_on():
     assert first.state.position == 4
 
 
+def test_a_cancelled_stream_does_not_wait_where_its_prompt_is_read_with_others():
+    decoder, prompts = small_decoder(), [[1, 2], [3, 4]]
+    engine, state = Engine(decoder), decoder.initial_state(2, 6)
+    first, second = engine.submit_together([Request(prompt, 4, Sampling(0.0)) for prompt in prompts], state)
+    first.cancel()
+    assert (engine.waiting, engine.running) == (1, 0)
+    assert len(list(second)) == 4 and not list(first)
+
+
 def test_a_stream_that_is_cancelled_before_its_turn_never_runs():
     engine = Engine(small_decoder(), max_batch=1)
     first, second = (engine.submit(REQUESTS[0]) for _ in range(2))

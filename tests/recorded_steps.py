@@ -1,6 +1,7 @@
 """Captured decoding steps: compiled ones without a compiler, recorded ones on devices without graphs."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,22 @@ def uncompiled(decoder: Decoder, state: DecoderState) -> Step:
     return compiled_step._advancing(state, run)
 
 
-def compile_from_the_first_token(patch: pytest.MonkeyPatch) -> None:
-    """Let `CompiledSteps` take the step that would be compiled, for all decoders and any number of rows."""
+def compile_from_the_first_token(patch: pytest.MonkeyPatch) -> list[int]:
+    """Let `CompiledSteps` take the step that would be compiled; returns the number of rows of each batch that does."""
+    batches = list[int]()
+
+    def step(decoder: Decoder, state: DecoderState) -> Step:
+        batches.append(len(state.positions))
+        return uncompiled(decoder, state)
 
     def candidate_of(decoder: Decoder, _: DecoderState) -> Candidate:
-        return Candidate({}, Path(), lambda state: uncompiled(decoder, state), is_settled=True)
+        return Candidate({}, Path(), partial(step, decoder), is_settled=True)
 
     patch.setattr(compiled_step, "candidate_of", candidate_of)
     patch.setattr(compiled_step, "TIMED_TOKENS", 0)
     patch.setattr(Times, "compiled_is_faster", True)
     patch.setattr(BUILDS, "enabled", True)
+    return batches
 
 
 def rerun(function: Callable[[], Tensor], _: RecordedGraph | None) -> RecordedGraph:

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from captured_functions import uncompiled
 from small_models import CASES, EXAMPLES, small_decoder
 from torch import Tensor
 

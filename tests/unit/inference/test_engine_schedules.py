@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from captured_functions import capture_from_the_first_token
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -43,7 +42,7 @@ from linnet.inference.speculative import DraftModel, PromptLookup, Proposer, Spe
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
-from recorded_steps import record_from_the_first_token
+from recorded_steps import compile_from_the_first_token, record_from_the_first_token
 
 LONGEST = 64
 ROTARY = next(spec for spec in EXAMPLES if spec.kind == "attention" and spec.rotary is not None)
@@ -365,7 +364,7 @@ TestSchedules.settings = settings(max_examples=10, stateful_step_count=25, deadl
 
 
 def test_schedules_of_captured_steps_in_float32(monkeypatch: pytest.MonkeyPatch):
-    batches = capture_from_the_first_token(monkeypatch)
+    batches = compile_from_the_first_token(monkeypatch)
     few = settings(max_examples=4, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(SchedulesInFloat32, settings=few)
     assert len(batches) > 0
@@ -391,7 +390,7 @@ def test_sessions_whose_states_cannot_be_cropped_are_rewound_among_each_other(ki
 @pytest.mark.parametrize("machine", [Schedules, SchedulesInFloat32])
 def test_many_schedules(machine: type[Schedules], monkeypatch: pytest.MonkeyPatch):
     if machine is SchedulesInFloat32:
-        capture_from_the_first_token(monkeypatch)
+        compile_from_the_first_token(monkeypatch)
     many = settings(max_examples=150, stateful_step_count=40, deadline=None)
     run_state_machine_as_test(machine, settings=many)
 

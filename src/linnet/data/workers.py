@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
@@ -24,7 +25,7 @@ _BATCH_TEXTS, _BATCH_CHARACTERS = 512, 1 << 20
 _PROCESSES_FROM_BYTES = 16 << 20
 """Of less text the start of processes takes longer than the work."""
 
-_LAST_S = 30.0
+_LAST_S = 10.0
 """Seconds for which the end of a process is waited for; a system that is out of memory takes its time."""
 
 
@@ -146,11 +147,19 @@ def _result(future: Future[Any], started: Iterable[BaseProcess]) -> Any:
 
 
 def _lost_process(started: Iterable[BaseProcess]) -> str:
-    """Which process was ended first: the pool ends all others by SIGTERM then."""
-    for process in started:
-        process.join(_LAST_S)
-        if process.exitcode is not None and process.exitcode < 0 and -process.exitcode != signal.SIGTERM:
-            return f"worker process {process.pid} was ended by {signal.Signals(-process.exitcode).name}"
+    """Which process was ended first: the pool ends all others by SIGTERM then.
+
+    The pool's thread may have asked the system for the exit code, which is there once and not known here at once.
+    """
+    last_s = time.monotonic() + _LAST_S
+    while time.monotonic() < last_s:
+        codes = {process.pid: process.exitcode for process in started}
+        for pid, code in codes.items():
+            if code is not None and code < 0 and -code != signal.SIGTERM:
+                return f"worker process {pid} was ended by {signal.Signals(-code).name}"
+        if None not in codes.values():
+            break
+        time.sleep(0.01)
     return "a worker process was ended"
 
 

@@ -62,8 +62,8 @@ BUILD_AFTER_S = 2.0
 POLL_TOKENS = 32
 """Tokens between two looks for a package that is being compiled."""
 
-WAIT_S = 0.2
-"""Seconds between two looks for a package that is waited for."""
+WAIT_S, MOST_WAIT_S = 0.2, 600.0
+"""Seconds between two looks for a package that is waited for, and in all."""
 
 TIMED_TOKENS = 4
 """Tokens of each form whose fastest decides which one goes on."""
@@ -473,12 +473,20 @@ def finish_builds(decoder: Decoder) -> None:
     """Compile what streams of the decoder so far would use, and wait for it; the next stream uses it.
 
     For measurements: streams of a minute begin with ordinary steps, and a build beside them takes processors from them.
+    A build of more than `MOST_WAIT_S` goes on in the background.
     """
+    nbytes, last_s = 4 * model_cost(decoder.spec).parameters, time.monotonic() + MOST_WAIT_S
     for candidate in _CANDIDATES.get(decoder, {}).values():
-        nbytes = 4 * model_cost(decoder.spec).parameters
-        while BUILDS.enabled and not candidate.is_settled and not candidate.package.is_file():
-            candidate.is_settled = not start_build(candidate.request, candidate.package, nbytes)
-            time.sleep(WAIT_S)
+        try:
+            while BUILDS.enabled and not candidate.is_settled and not candidate.package.is_file():
+                candidate.is_settled = not start_build(candidate.request, candidate.package, nbytes)
+                if time.monotonic() > last_s:
+                    note("compiling takes long: what is measured now has ordinary decoding steps")
+                    return
+                time.sleep(WAIT_S)
+        except (OSError, RuntimeError) as error:  # a cache that cannot be written, no process
+            note(f"the decoding step is not compiled: {error}")
+            candidate.is_settled = True
 
 
 def start_build(request: dict[str, Any], package: Path, nbytes: int = 0) -> bool:

@@ -15,6 +15,7 @@ from linnet.inference.cache_policy import (
     CachePolicies,
     SublayerContents,
     cache_policy_state,
+    layer_cache_policies,
     observe,
     open_ended_policies,
 )
@@ -39,7 +40,7 @@ from linnet.inference.stream_record import STREAM, TOKENS, GeneratedRun, read_re
 from linnet.inference.streams import Event, FinishReason, Request, Stream
 from linnet.inference.text_events import TextEvent, TextEvents, stop_texts
 from linnet.inference.weights import fingerprint, precision_of
-from linnet.layers.cache_policy import FULL
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.model.state import DecoderState
 
 READ_TOKENS = 256
@@ -96,7 +97,7 @@ class Session:
         """
         self.model = model
         self.prefixes = prefixes
-        self._cache_policy = open_ended_policies(model.decoder, cache_policy)
+        self._cache_policy = layer_cache_policies(model.decoder, cache_policy)
         self._state: DecoderState | None = None
         self._prefill = model.prefill_inputs([""], None if input is None else [input])
         self._context: PrefillContext | None = None
@@ -256,7 +257,7 @@ class Session:
         before, prompt_tokens = self._read, len(self._pending)
         grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
         request = self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs)
-        state = request.state or new_state(self.model.decoder, [self._tokens], max_tokens, self._cache_policy)
+        state = request.state or new_state(self.model.decoder, [self._tokens], max_tokens, request.cache_policy)
         request = replace(request, state=state)
         stream = self._submit(request)
         self._begin(request)
@@ -397,7 +398,7 @@ class Session:
         self._restore_state()
         state = self._state_now()
         if state is None:
-            state = new_state(self.model.decoder, [self._tokens], 1, self._cache_policy)
+            state = new_state(self.model.decoder, [self._tokens], 1, self._policies(1))
         record = {
             "model": fingerprint(self.model.decoder),
             "tokenizer": self.model.tokenizer.hash,
@@ -474,7 +475,7 @@ class Session:
             sampling,
             () if ignore_eos else tokenizer.end_ids,
             state=self._state,
-            cache_policy=self._cache_policy,
+            cache_policy=self._policies(max_tokens),
             context=self._prefill_context(),
             counts=self._counts,
             hands_over_state=True,
@@ -492,6 +493,7 @@ class Session:
         """Begin a continuation that was not refused."""
         length, sampling = len(self._tokens), request.sampling
         self._state, self.seed, self._drawn = request.state, sampling.seed, sampling.drawn
+        self._cache_policy = list(layer_cache_policies(self.model.decoder, request.cache_policy))
         self._texts = self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
         self._runs.append(GeneratedRun(length, length, sampling.seed, sampling.drawn, sampling.greedy))
         self.finish_reason = None
@@ -538,9 +540,14 @@ class Session:
         state = self._state if self._stream is None else self._stream.state
         return state if state is None or state.position < len(self._tokens) else None
 
+    def _policies(self, max_tokens: int) -> list[CachePolicy]:
+        """The policies of a state for the text and `max_tokens` more; a session keeps those of its first state."""
+        return open_ended_policies(self.model.decoder, self._cache_policy, len(self._tokens) + max_tokens)
+
     def _state_with_room(self, max_tokens: int) -> DecoderState:
         """The state, with room for the pending tokens and `max_tokens` more."""
         if self._state is None:
+            self._cache_policy = self._policies(max_tokens)
             self._state = new_state(self.model.decoder, [self._tokens], max_tokens, self._cache_policy)
         self._state = with_room(self._state, len(self._tokens) + max_tokens)
         return self._state
@@ -566,7 +573,7 @@ class Session:
                 tokens,
                 1,
                 Sampling(temperature=0.0),
-                cache_policy=self._cache_policy,
+                cache_policy=self._policies(1),
                 context=self._prefill_context(),
                 first_chunk=self._first_chunk,
             )

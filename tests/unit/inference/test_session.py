@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_models import CASES, EXAMPLES, in_turn, speaker
 
 from linnet.core.errors import UserError
+from linnet.inference import cache_policy
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.session import Session
 from linnet.inference.state import save_state
@@ -169,6 +170,13 @@ def test_a_bank_without_a_length_serves_a_session_that_goes_on():
     text = session.generate(2, temperature=0, ignore_eos=True)
     text += session.fork().generate(60, temperature=0, ignore_eos=True)
     assert text == model.generate("Once", 62, temperature=0, cache_policy=BankCache(1 << 16), ignore_eos=True)
+
+
+def test_a_bank_without_a_length_has_room_for_a_long_beginning(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache_policy, "OPEN_ENDED_TOKENS", 16)
+    session = _session(speaker(TED), cache_policy="bank")
+    session.generate(90, temperature=0, ignore_eos=True)
+    assert all(part.cache_policy.length >= session.tokens for part in session._state.layers)
 
 
 def test_a_bank_is_not_read_beyond_its_bound():

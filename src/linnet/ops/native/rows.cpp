@@ -1,8 +1,8 @@
 // Products of a few rows in float32 with matrices of 32, 16 and 8 bits; those of 4 bits are in int4.cpp.
 //
-// Decoding a stream reads every weight once for each token and does little else, so all of these read the weights once,
-// in the order of memory, at the bandwidth of the memory. `ops.native.gemv` describes each function; several rows with
-// weights of 16 and 8 bits are computed by tiles.hpp.
+// Decoding a stream reads every weight once for each token and does little else, so products of one row read the weights
+// in the order of memory, at its bandwidth. `ops.native.gemv` describes each function; products of several rows, and all
+// with floating-point weights, are computed by tiles.hpp.
 
 #include <algorithm>
 #include <vector>

@@ -208,7 +208,8 @@ inline void set_tile(const float* x, int64_t row, int64_t inputs, const typename
   }
 }
 
-// Three rows from `row` on, or those that remain, with outputs whose number is a multiple of four; the number of rows.
+// Multiplies up to three rows from `row` on with the outputs from `first` to `end`, a multiple of four; returns the
+// number of rows.
 template <typename Format, bool fetches>
 inline int64_t set_rows(const float* x, int64_t row, int64_t rows, int64_t inputs,
                         const typename Format::Number* weights, int64_t first, int64_t end, const Result& result) {

@@ -110,7 +110,7 @@ class Sessions:
 
         def make() -> Session:
             if before is not None:
-                twin = before.session.with_cache_policy(host.cache_policies(body.cache_policy))
+                twin = before.session.with_cache_policy(body.cache_policy or host.cache_policy)
                 twin.read()
                 return twin
             if body.name is not None:
@@ -119,7 +119,7 @@ class Sessions:
                     return Session.load(host.model, path, prefixes=host.prefixes)
                 except UserError as error:
                     raise ApiError(400, str(error).replace(str(path), f"name: {body.name}"), "name") from None
-            return Session(host.model, host.cache_policies(body.cache_policy), prefixes=host.prefixes)
+            return Session(host.model, body.cache_policy or host.cache_policy, prefixes=host.prefixes)
 
         session = await host.call(make)
         if body.text:
@@ -219,7 +219,7 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
     held: HeldSession | None = None
     if body.from_state is None:
         host = await sessions.hosts.get(body.model)
-        policies = host.cache_policies(body.cache_policy)
+        policies = body.cache_policy or host.cache_policy
         session = await host.call(lambda: Session(host.model, policies, prefixes=host.prefixes))
     else:
         held = sessions.get(owner, body.from_state, "from_state")

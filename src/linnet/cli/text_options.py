@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.options import option
+from linnet.core.bounds import MAX_TEXTS
 from linnet.core.errors import UserError
 from linnet.core.files import read_whole, standard_input
 
@@ -118,12 +119,14 @@ class ContinuationOptions:
     grammar: Annotated[
         str | None, option("FILE|TEXT", "The text follows these rules, in llguidance's form of Lark.")
     ] = None
-    n: Annotated[int, typer.Option("--n", min=1, max=1024, metavar="N", help="Texts, each with a seed one higher.")] = 1
+    n: Annotated[
+        int, typer.Option("--n", min=1, max=MAX_TEXTS, metavar="N", help="Texts, each with a seed one higher.")
+    ] = 1
     best_of: Annotated[
         int | None,
         typer.Option(
             min=2,
-            max=1024,
+            max=MAX_TEXTS,
             metavar="N",
             help="The best of N texts, each with a seed one higher: by --reward, or else by its mean log-probability. "
             "--json: all, the best first.",

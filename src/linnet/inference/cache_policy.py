@@ -83,7 +83,7 @@ def layer_cache_policies(decoder: Decoder, cache_policy: CachePolicies) -> list[
     return list(cache_policy)
 
 
-def open_ended_policies(decoder: Decoder, cache_policy: CachePolicies, tokens: int = 0) -> list[CachePolicy]:
+def open_ended_policies(decoder: Decoder, cache_policy: CachePolicies, tokens: int) -> list[CachePolicy]:
     """`layer_cache_policies` of a stream that others continue, so that its length is not known when it begins.
 
     What depends on the length and is not given is made for 65,536 tokens, or for `tokens` if they are more. Streams of

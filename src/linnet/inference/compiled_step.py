@@ -347,6 +347,11 @@ class Candidate:
     spent_s: float = 0.0
     times: dict[int, Times] = field(default_factory=lambda: defaultdict(Times))
 
+    def begin_build(self, decoder: Decoder) -> None:
+        """Let a process compile the package unless one does; nothing is looked for any more where none can."""
+        nbytes = 4 * model_cost(decoder.spec).parameters
+        self.is_settled = not start_build(self.request, self.package, nbytes)
+
     def look(self, decoder: Decoder, state: DecoderState) -> None:
         """Load the package, or let it be compiled after some seconds of decoding."""
         self.tokens = 0
@@ -355,8 +360,7 @@ class Candidate:
                 self.step = compiled_step(decoder, state, self.package)
                 self.is_settled = True
             elif self.spent_s > BUILD_AFTER_S:
-                nbytes = 4 * model_cost(decoder.spec).parameters
-                self.is_settled = not start_build(self.request, self.package, nbytes)
+                self.begin_build(decoder)
         except (OSError, RuntimeError) as error:  # a cache that cannot be written, no process
             note(f"the decoding step is not compiled: {error}")
             self.is_settled = True
@@ -475,11 +479,11 @@ def finish_builds(decoder: Decoder) -> None:
     For measurements: streams of a minute begin with ordinary steps, and a build beside them takes processors from them.
     A build of more than `MOST_WAIT_S` goes on in the background.
     """
-    nbytes, last_s = 4 * model_cost(decoder.spec).parameters, time.monotonic() + MOST_WAIT_S
+    last_s = time.monotonic() + MOST_WAIT_S
     for candidate in _CANDIDATES.get(decoder, {}).values():
         try:
             while BUILDS.enabled and not candidate.is_settled and not candidate.package.is_file():
-                candidate.is_settled = not start_build(candidate.request, candidate.package, nbytes)
+                candidate.begin_build(decoder)
                 if time.monotonic() > last_s:
                     note("compiling takes long: what is measured now has ordinary decoding steps")
                     return

@@ -263,7 +263,7 @@ class LanguageModel:
 
         `n`: a list of so many continuations of each prompt, at most 1,024; number `i` of the list has `seed + i`, and
         is the text that this seed gives alone. `logprobs`: return a `Completion` for each text, with the
-        log-probability of each token, and of so many of the likeliest ones at its place.
+        log-probability of each token, and of that number of the likeliest tokens at its place.
 
         At most one constraint (`inference.constrained`, needs `linnet[constrained]`): `json_schema`, as data or JSON
         text; `regex`, which the whole text matches; `choices`, one of which it is; `grammar`, in llguidance's Lark. A

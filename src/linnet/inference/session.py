@@ -97,7 +97,7 @@ class Session:
         """
         self.model = model
         self.prefixes = prefixes
-        self._cache_policy = layer_cache_policies(model.decoder, cache_policy)
+        self._cache_policy: CachePolicies = layer_cache_policies(model.decoder, cache_policy)
         self._state: DecoderState | None = None
         self._prefill = model.prefill_inputs([""], None if input is None else [input])
         self._context: PrefillContext | None = None
@@ -493,7 +493,7 @@ class Session:
         """Begin a continuation that was not refused."""
         length, sampling = len(self._tokens), request.sampling
         self._state, self.seed, self._drawn = request.state, sampling.seed, sampling.drawn
-        self._cache_policy = list(layer_cache_policies(self.model.decoder, request.cache_policy))
+        self._cache_policy = request.cache_policy
         self._texts = self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
         self._runs.append(GeneratedRun(length, length, sampling.seed, sampling.drawn, sampling.greedy))
         self.finish_reason = None

@@ -128,7 +128,7 @@ class Host:
         """The tokens of an answer that no request limits: at most `MAX_TOKENS_WITHOUT_LIMIT`; `UserError` for none."""
         return room_behind(self.model.decoder, prompt, MAX_TOKENS_WITHOUT_LIMIT)
 
-    def cache_policies(self, asked: str | None, tokens: int = 0) -> list[CachePolicy]:
+    def cache_policies(self, asked: str | None, tokens: int) -> list[CachePolicy]:
         """What the layers keep of a stream of at least so many tokens; None asks for the policy of the server."""
         return open_ended_policies(self.model.decoder, asked or self.cache_policy, tokens)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from linnet.core.errors import UserError
+from linnet.core.errors import check_whole
 from linnet.inference.sampling import Sampling
 
 
@@ -25,8 +25,7 @@ class GeneratedTokenPenalties(LogitsProcessor):  # type: ignore[no-untyped-call,
         frequency_penalty: is subtracted from the logit of a token for each time that it was generated;
         presence_penalty: once if it was. `UserError` for numbers that `Sampling` does not accept.
         """
-        if prompt_tokens < 0:
-            raise UserError(field="prompt_tokens", value=prompt_tokens, accepted="the length of input_ids")
+        check_whole("prompt_tokens", prompt_tokens, accepted="the length of input_ids")
         Sampling(frequency_penalty=frequency_penalty, presence_penalty=presence_penalty)  # checks both
         self.prompt_tokens = prompt_tokens
         self.frequency_penalty, self.presence_penalty = frequency_penalty, presence_penalty

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpu_models import SIZES, TINY, Size, model
 from linnet.core.errors import is_out_of_memory
+from linnet.core.system import synchronize
 from linnet.data.pieces import ByteCounts
 from linnet.inference import cuda_graphs
 from linnet.inference.compiled_step import BUILDS
@@ -105,12 +106,6 @@ def _tidy(device: torch.device) -> None:
         torch._dynamo.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished, before a clock is read."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def elapsed_s(device: torch.device, run: Callable[[], object]) -> float:

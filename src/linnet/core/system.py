@@ -60,6 +60,14 @@ def processor_name() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
+def synchronize(device: "torch.device") -> None:
+    """Wait until a device has done what it has been given, so that a clock read next includes it."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
 def available_bytes(device: "torch.device") -> int:
     """Bytes that this process can still allocate on a device.
 

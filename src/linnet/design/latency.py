@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
+from linnet.core.system import synchronize
 from linnet.design.feasibility import UnmetError
 from linnet.design.metrics import Budget, Metric, joined_widths
 from linnet.design.search import SearchResult, SearchTask, search
@@ -90,16 +91,14 @@ class ColdCacheTimer:
 
     def seconds(self, run: Callable[[], object], runs: int = RUNS) -> float:
         """Return the median time of several runs, after one warm-up run."""
-        is_cuda, times_s = self.device.type == "cuda", []
+        times_s = []
         run()
         for _ in range(runs):
             self.between.sum()
-            if is_cuda:
-                torch.cuda.synchronize(self.device)
+            synchronize(self.device)
             start_s = time.perf_counter()
             run()
-            if is_cuda:
-                torch.cuda.synchronize(self.device)
+            synchronize(self.device)
             times_s.append(time.perf_counter() - start_s)
         return statistics.median(times_s)
 

@@ -29,6 +29,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from linnet.core.system import synchronize
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, row_uniforms
 from linnet.model.decoder import Decoder
@@ -404,8 +405,7 @@ class SpeculativeReader:
 
     def _now(self) -> float:
         """The time after everything that the device has been given."""
-        if self.decoder.device.type == "cuda":
-            torch.cuda.synchronize(self.decoder.device)
+        synchronize(self.decoder.device)
         return time.perf_counter()
 
 

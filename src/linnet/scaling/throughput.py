@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from linnet.core.system import resolve_device
+from linnet.core.system import resolve_device, synchronize
 from linnet.data.loader import Batch
 from linnet.data.pieces import ByteCounts
 from linnet.model.cost import model_cost
@@ -116,6 +116,5 @@ def seconds_in_turn(steps: Mapping[str, Callable[[], object]], rounds: int = 15,
 def _timed_s(take_step: Callable[[], object], device: torch.device) -> float:
     start_s = time.perf_counter()
     take_step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter() - start_s

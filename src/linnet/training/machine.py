@@ -25,7 +25,7 @@ from linnet.core.bounds import MAX_THREADS_PER_PROCESSOR
 from linnet.core.errors import UserError
 from linnet.core.files import cache_folder, read_json, write_json
 from linnet.core.spec import Spec
-from linnet.core.system import available_bytes, processor_name
+from linnet.core.system import available_bytes, processor_name, synchronize
 from linnet.data.loader import Batch
 from linnet.model.cost import QUANTIZED_NBYTES, model_cost
 from linnet.model.decoder import Decoder
@@ -259,14 +259,13 @@ def is_plausible(flops_per_s: float, dtype: torch.dtype) -> bool:
 def fastest_product_s(width: int, device: torch.device, dtype: torch.dtype) -> float:
     """The shortest of several times of a product of two square matrices."""
     a, b = (torch.full((width, width), 0.5, device=device, dtype=dtype) for _ in range(2))
-    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda device: None)
     a @ b
     times_s: list[float] = []
     while sum(times_s) < PEAK_BUDGET_S:
-        wait(device)
+        synchronize(device)
         start_s = time.perf_counter()
         a @ b
-        wait(device)
+        synchronize(device)
         times_s.append(time.perf_counter() - start_s)
     return min(times_s)
 

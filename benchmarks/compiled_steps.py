@@ -32,16 +32,14 @@ from gpu_models import Size, kinds, model
 from harness import RESULTS, gate, machine, record_of, write_record
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.compiled_step import (
-    BUILDS,
     MAX_ERRORS,
     Step,
     can_compile,
     compiled_step,
-    package_of,
-    start_build,
 )
 from linnet.inference.engine import Engine
 from linnet.inference.sampling import Sampling
+from linnet.inference.step_packages import BUILDS, package_of, start_build
 from linnet.inference.streams import Request
 from linnet.inference.weights import Precision, convert_weights
 from linnet.layers.cache_policy import FULL

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.inference.compiled_step import BUILDS
+from linnet.inference.compiled_step import BUILDS  # where earlier commits have it
 from linnet.inference.readers import CachedReader
 from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder

@@ -21,11 +21,11 @@ from linnet.core.errors import is_out_of_memory
 from linnet.core.system import synchronize
 from linnet.data.pieces import ByteCounts
 from linnet.inference import cuda_graphs
-from linnet.inference.compiled_step import BUILDS
 from linnet.inference.cuda_graphs import RecordedGraph
 from linnet.inference.decode import decode
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
+from linnet.inference.step_packages import BUILDS
 from linnet.inference.weights import convert_weights
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder

@@ -16,7 +16,7 @@ import torch
 
 from linnet.core.atomic import atomic_path
 from linnet.core.system import SCATTER_LIMIT, OtherPrograms, busy_advice, processor_name, scatter
-from linnet.inference.compiled_step import BUILDS
+from linnet.inference.step_packages import BUILDS
 from linnet.ops.blocked_attention import HAS_TILES
 
 RESULTS = Path(__file__).parent / "results"

@@ -15,7 +15,7 @@ from torch import Tensor
 from compiled_steps import build_all, loaded_step
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.compiled_step import package_of
+from linnet.inference.step_packages import package_of
 from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted import BankCache, EvictionCache
 from linnet.layers.mixers.ted.state import TedState

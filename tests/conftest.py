@@ -18,7 +18,7 @@ from torch.utils import collect_env
 import on_device
 import sbatch_stub
 from linnet.core.errors import LOG, note
-from linnet.inference import compiled_step
+from linnet.inference.step_packages import BUILDS
 from linnet.present import page, style
 from linnet.training import machine, metrics, trainer
 from warm_python import WarmPython
@@ -124,7 +124,7 @@ def _asked_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trainer, "kept_peak", lambda device, dtype: machine.Peak(1e12, "2026-11-26"))
         patched.setattr(collect_env, "get_pretty_env_info", cache(collect_env.get_pretty_env_info))
-        patched.setattr(compiled_step.BUILDS, "enabled", False)  # nothing is compiled beside the tests
+        patched.setattr(BUILDS, "enabled", False)  # nothing is compiled beside the tests
         patched.setattr(os, "fsync", lambda handle: None)  # which no test can see; a short run waits for it 90 times
         yield
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from linnet.inference import compiled_step, cuda_graphs
 from linnet.inference.captured_step import InPlaceStep, StateTensors, weights_of
-from linnet.inference.compiled_step import BUILDS, Candidate, Step, Times
+from linnet.inference.compiled_step import Candidate, Step, Times
 from linnet.inference.cuda_graphs import RecordedGraph
+from linnet.inference.step_packages import BUILDS
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 

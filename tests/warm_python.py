@@ -28,7 +28,7 @@ IMPORTS = (
     "linnet.cli.main",
     "linnet.cli.prepare",
     "linnet.cli.train",
-    "linnet.inference.compiled_step",
+    "linnet.inference.step_packages",
     "linnet.training.parallel",
     "linnet.training.run",
     "matplotlib.backends.backend_agg",
@@ -181,7 +181,7 @@ def main() -> None:
     os.fsync = lambda handle: None  # as in the tests themselves
     for name in IMPORTS:
         importlib.import_module(name)
-    sys.modules["linnet.inference.compiled_step"].BUILDS.enabled = False  # nothing is compiled beside the tests
+    sys.modules["linnet.inference.step_packages"].BUILDS.enabled = False  # nothing is compiled beside the tests
     gc.collect()
     gc.freeze()  # so that the collector of a fork does not copy this memory
     do(serve(requests)["arguments"])

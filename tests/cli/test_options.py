@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from linnet.cli.main import main
 from linnet.cli.options import option, with_option_groups
-from linnet.inference.compiled_step import BUILDS
+from linnet.inference.step_packages import BUILDS
 from serve_models import write_tiny
 
 

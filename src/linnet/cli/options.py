@@ -118,7 +118,7 @@ def set_threads(threads: int | None) -> None:
 def set_compiled_steps(compiles: bool) -> None:
     """Use, compile and record no decoding steps from now on if `compiles` is False; True changes nothing."""
     if not compiles:
-        from linnet.inference.compiled_step import BUILDS
+        from linnet.inference.step_packages import BUILDS
 
         BUILDS.enabled = False
 

@@ -33,10 +33,11 @@ from linnet.evaluation.instructions.report import InstructionReport
 from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inference.compiled_step import finish_builds, ordinary_steps
+from linnet.inference.compiled_step import finish_builds
 from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import MIN_TEMPERATURE, Sampling
+from linnet.inference.step_packages import ordinary_steps
 from linnet.layers.registry import inspections
 from linnet.model.cost import model_cost
 from linnet.model.decoder import meta_decoder

@@ -21,7 +21,7 @@ from torch import Tensor
 from linnet.core.errors import note
 from linnet.core.system import available_bytes
 from linnet.inference.captured_step import InPlaceStep, Maintenance, StateTensors, can_capture, reserve, weights_of
-from linnet.inference.compiled_step import BUILDS, RESERVED_TOKENS
+from linnet.inference.step_packages import BUILDS, RESERVED_TOKENS
 from linnet.layers.state import State
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState

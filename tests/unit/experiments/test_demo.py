@@ -26,8 +26,8 @@ from linnet.experiments.measures import describe_machine, write_text
 from linnet.experiments.results import TRAINING, ResultRow
 from linnet.experiments.run import claim
 from linnet.experiments.suite import SUITE
-from linnet.inference.compiled_step import BUILDS
 from linnet.inference.sampling import Sampling
+from linnet.inference.step_packages import BUILDS
 from linnet.model.cost import model_cost
 from linnet.stories import texts
 from linnet.training.spec import RunSpec

@@ -9,9 +9,9 @@ from small_models import EXAMPLES, UNLIKE, VOCABULARY, small_decoder
 from linnet.core.errors import UserError
 from linnet.inference.beams import BeamSearch, beam_search
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
-from linnet.inference.compiled_step import ordinary_steps
 from linnet.inference.prefill import EMPTY, PrefillContext, prefill_inputs
 from linnet.inference.sampling import Sampling
+from linnet.inference.step_packages import ordinary_steps
 from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache

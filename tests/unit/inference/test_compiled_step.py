@@ -15,12 +15,11 @@ import torch
 from small_models import CASES, EXAMPLES, small_decoder
 from torch import Tensor
 
-from linnet.inference import compiled_step
+from linnet.inference import compiled_step, step_packages
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.captured_step import InPlaceStep, PassFunction, StateTensors, export_step, weights_of
 from linnet.inference.compiled_step import (
     BUILD_AFTER_S,
-    BUILDS,
     MAX_ERRORS,
     POLL_TOKENS,
     TIMED_TOKENS,
@@ -30,9 +29,6 @@ from linnet.inference.compiled_step import (
     can_compile,
     candidate_of,
     finish_builds,
-    ordinary_steps,
-    package_of,
-    start_build,
 )
 from linnet.inference.cuda_graphs import GraphSteps
 from linnet.inference.decode import decode
@@ -40,6 +36,7 @@ from linnet.inference.engine import Engine
 from linnet.inference.prefill import new_state
 from linnet.inference.readers import _ordinary_step
 from linnet.inference.sampling import Sampling
+from linnet.inference.step_packages import BUILDS, example_state, ordinary_steps, package_of, start_build
 from linnet.inference.streams import Request
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL, CachePolicy, RecalibratingCache
@@ -129,7 +126,7 @@ def test_the_captured_step_writes_what_a_pass_of_the_decoder_writes(mixer: Mixer
 def test_a_graph_has_native_products_and_attention_of_every_precision(precision: str, rows: int):
     decoder = small_decoder(EXAMPLES[1]).float()  # maps with biases
     convert_weights(decoder, precision)
-    state = compiled_step.example_state(decoder, rows, [{"kind": "full"}] * 2)
+    state = example_state(decoder, rows, [{"kind": "full"}] * 2)
     program = export_step(decoder, state)
     found = Counter(str(node.target) for node in program.graph.nodes)
     products = 2 * (2 + 2) + 1
@@ -148,7 +145,7 @@ def test_a_graph_has_native_products_and_attention_of_every_precision(precision:
 @pytest.mark.parametrize(("mixer", "rows"), [(MAMBA2, 3), (GATED_DELTA, 1)], ids=["bias", "no bias"])
 def test_a_graph_has_sums_of_products_for_convolutions(mixer: MixerSpec, rows: int):
     decoder = small_decoder(mixer).float()
-    state = compiled_step.example_state(decoder, rows, [{"kind": "full"}] * len(decoder.mixers))
+    state = example_state(decoder, rows, [{"kind": "full"}] * len(decoder.mixers))
     program = export_step(decoder, state)
     assert not list(program.graph.find_nodes(op="call_function", target=torch.ops.aten.conv1d.default))
     tensors = [x.clone(memory_format=torch.contiguous_format) for x in StateTensors(state).tensors.values()]
@@ -186,7 +183,7 @@ def test_a_tied_table_of_few_bits_is_one_input_of_an_exported_step(precision: st
         convert_weights(decoder, precision)
         return decoder
 
-    program = export_step(made(0), compiled_step.example_state(made(0), 1, [{"kind": "full"}])).module()
+    program = export_step(made(0), example_state(made(0), 1, [{"kind": "full"}])).module()
     other = made(1)
     state, expected = read_prompt(other), read_prompt(other)
     states = StateTensors(state)
@@ -276,7 +273,7 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 def test_streams_that_join_and_leave_share_the_compiled_step(
     mixer: MixerSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(compiled_step, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(step_packages, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(compiled_step, "TIMED_TOKENS", 1)
     monkeypatch.setattr(Times, "compiled_is_faster", property(lambda times: True if times.compiled_s else None))
     decoder = small_decoder(mixer).float()
@@ -485,7 +482,7 @@ def test_a_build_that_was_killed_is_not_started_again_by_this_process(package: P
 def test_too_little_memory_and_no_compiler_leave_the_ordinary_steps(package: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
     assert not start_build({}, package, nbytes=1 << 50)
-    monkeypatch.setattr(compiled_step, "find_compiler", lambda: None)
+    monkeypatch.setattr(step_packages, "find_compiler", lambda: None)
     assert not start_build({}, package)
 
 
@@ -638,7 +635,7 @@ def test_a_package_of_an_encoder_decoder_reads_the_memory_of_each_row(precision:
 @pytest.mark.slow
 def test_a_description_that_cannot_be_compiled_leaves_the_reason(package: Path):
     package.parent.mkdir(parents=True)
-    command = [sys.executable, "-m", "linnet.inference.compiled_step", str(package)]
+    command = [sys.executable, "-m", "linnet.inference.step_packages", str(package)]
     run = subprocess.run(
         command, input=json.dumps({"description": {}, "threads": 1}).encode(), capture_output=True, check=False
     )

@@ -10,7 +10,7 @@ import torch
 from small_models import EXAMPLES, VOCABULARY, in_turn, small_decoder
 
 from linnet.inference import compiled_step, cuda_graphs
-from linnet.inference.compiled_step import BUILDS, Candidate
+from linnet.inference.compiled_step import Candidate
 from linnet.inference.decode import decode
 from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefill import new_state
@@ -26,6 +26,7 @@ from linnet.inference.speculative import (
     SpeculationFigures,
     SpeculativeReader,
 )
+from linnet.inference.step_packages import BUILDS
 from linnet.inference.streams import streams_of
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import MixerSpec

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from linnet.inference.captured_step import export_with_shapes
-from linnet.inference.compiled_step import example_state
+from linnet.inference.step_packages import example_state
 from linnet.inference.step_values import hoist_weight_values, realize, realize_position_values
 
 WIDTH = 6

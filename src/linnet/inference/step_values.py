@@ -147,6 +147,7 @@ def hoist_weight_values(
     module, inputs = program.module(check_guards=False), program.example_inputs[0]
     placeholders, weights = module.graph.find_nodes(op="placeholder"), inputs[-1]
     of_weights = placeholders[len(placeholders) - len(weights) :]
+    merge_equal_nodes(module.graph, DeterminedPart.of(module.graph, [placeholders[1], *of_weights]))
     part = DeterminedPart.of(module.graph, of_weights)
     found = [node for node in part.results() if _is_small(node, part.sources[node])]
     if not found:
@@ -161,6 +162,16 @@ def hoist_weight_values(
     step, shapes = StepOfValues(_flat(module)), (*shapes, [None] * len(values))
     divided = torch.export.export(step, (*inputs, values), dynamic_shapes=shapes, strict=False)
     return divided, torch.export.export(making, (weights,), strict=False)
+
+
+def merge_equal_nodes(graph: Graph, part: DeterminedPart) -> None:
+    """Compute once what several layers compute of the same inputs, such as the sines of positions."""
+    first = dict[str, Node]()
+    for node in [node for node in graph.nodes if node in part.sources and node.op == "call_function"]:
+        same = first.setdefault(str((node.target, node.args, node.kwargs)), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
 
 
 def _is_small(node: Node, sources: frozenset[Node]) -> bool:

@@ -116,6 +116,38 @@ def test_values_of_positions_are_stored_as_tensors():
     torch.testing.assert_close(run(step, program.example_inputs[0], made), run(program, program.example_inputs[0]))
 
 
+def test_layers_share_what_they_compute_of_the_same_positions():
+    """Not what one of them has written in between."""
+    decoder = small_decoder(next(mixer for mixer in EXAMPLES if mixer.kind == "retention")).float()
+    with torch.no_grad():
+        program, shapes = export_with_shapes(decoder, example_state(decoder, 1, [{"kind": "full"}] * 2))
+
+    def sines(of: ExportedProgram) -> int:
+        return len(of.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default))
+
+    step, values = hoist_weight_values(program, shapes)
+    assert values is not None
+    assert (sines(program), sines(step)) == (2, 1)
+    made, inputs = values.module()(program.example_inputs[0][3]), program.example_inputs[0]
+    torch.testing.assert_close(run(step, inputs, made), run(program, inputs))
+
+
+def test_equal_reads_of_a_tensor_that_is_written_in_between_stay_two():
+    class Writing(nn.Module):
+        def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
+            """Read a tensor of weights before and after it has changed."""
+            factor_D = weights[0].sin()
+            before_D = factor_D.cos()
+            factor_D.mul_(2)
+            return states[0] * before_D + factor_D.cos() + weights[0].exp()
+
+    inputs = torch.ones(1, 1, dtype=torch.int64), torch.ones(1), [torch.randn(1, WIDTH)], [torch.randn(WIDTH)]
+    program = torch.export.export(Writing(), inputs, strict=False)
+    step, values = hoist_weight_values(program, ({}, {}, [{}], [None]))
+    assert values is not None
+    torch.testing.assert_close(run(step, inputs, values.module()(inputs[3])), run(program, inputs))
+
+
 @pytest.mark.parametrize("kind", ["s4d", "retention"])
 def test_no_layer_computes_its_coefficients_for_every_token(kind: str):
     decoder = small_decoder(next(mixer for mixer in EXAMPLES if mixer.kind == kind)).float()

@@ -180,7 +180,9 @@ def test_a_recorded_step_is_the_forward_pass(spec: SublayerSpec, policy: CachePo
         assert not can_record(decoder, streams(decoder, policy))
         return
     expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)
-    assert_equal(outputs(recorded_step(decoder), streams(decoder, policy), fixed=False), expected)
+    # The cosine of a position, in float32, differs in its last digit between a GPU and the processor's table.
+    rounding = {} if DEVICE.type == "cpu" else {"rtol": 1e-5, "atol": 1e-6}
+    assert_equal(outputs(recorded_step(decoder), streams(decoder, policy), fixed=False), expected, **rounding)
 
 
 LIMITS = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.02, "int4": 0.02}

@@ -128,7 +128,8 @@ class T5Bias(Positions):
     def relative(self, keys: int, device: torch.device) -> Relative:
         offsets_R = -torch.arange(self.furthest + 1, device=device)
         buckets_R = position_buckets(offsets_R, len(self.bias_UN), self.furthest, self.both_ways)
-        return Relative((self.bias_UN[buckets_R[:-1]] - self.bias_UN[buckets_R[-1]]).t())
+        bias_RN = self.bias_UN[buckets_R]  # an index of no dimension would be read, which a CUDA graph may not hold
+        return Relative((bias_RN[:-1] - bias_RN[-1]).t())
 
     def pairs(self, offsets: Tensor) -> Tensor:
         return bucket_bias(self.bias_UN, offsets, self.furthest, self.both_ways)

@@ -9,9 +9,13 @@ code with tiny models on a processor, in a minute or two: that is to try this sc
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gpu_contracts import contract_tests
 from gpu_kernels import kernel_rows, why_none
@@ -27,14 +31,18 @@ from linnet.layers.registry import MIXERS
 TESTS_SHARE, TESTS_S = 0.4, 180.0
 """Largest share of the whole time, and seconds, of the contract tests."""
 
-LIMITS_S = {"eager": 45.0, "graph": 45.0, "compiled": 100.0}
-LEAST_S = {"eager": 8.0, "graph": 8.0, "compiled": 25.0}
+FORMS = ("fused", "graph", "eager", "compiled")
+LIMITS_S = {"eager": 45.0, "graph": 45.0, "fused": 60.0, "compiled": 100.0}
+LEAST_S = {"eager": 8.0, "graph": 8.0, "fused": 15.0, "compiled": 25.0}
 """Time limit of a row, and the remaining time below which a row is not started."""
+
+BUILDS_SHARE = 0.45
+"""Largest share of the whole time in which processes compile the steps of form `fused`; the tests run beside them."""
 
 END_S = 5.0
 STREAMS = (1, 32)
 NOT_TIMED = {
-    "compiled decoding": "steps are compiled for processors; on a GPU they are recorded (form graph)",
+    "compiled decoding": "on a GPU steps are recorded: with PyTorch's kernels (graph) or Inductor's (fused)",
     "float32 products with TF32": "float32 is float32 here",
 }
 
@@ -42,15 +50,16 @@ NOT_TIMED = {
 def plan(tiny: bool) -> Iterator[Row]:
     """The rows by importance: decoding by recorded steps, three kinds in every form, then the others."""
     for size in TINY if tiny else SIZES:
-        yield from _graphs(tiny, [*FIRST, *(kind for kind in kinds() if kind not in FIRST)], size)
+        for form in ("fused", "graph"):
+            yield from _recorded(tiny, [*FIRST, *(kind for kind in kinds() if kind not in FIRST)], size, form)
     yield from _rows(tiny, FIRST)
     yield from _rows(tiny, [kind for kind in kinds() if kind not in FIRST])
 
 
-def _graphs(tiny: bool, some: Sequence[str], size: str) -> Iterator[Row]:
-    """Decoding by recorded steps."""
+def _recorded(tiny: bool, some: Sequence[str], size: str, form: str) -> Iterator[Row]:
+    """Decoding by recorded steps, with Inductor's kernels or PyTorch's."""
     for streams in (1, 2) if tiny else STREAMS:
-        yield from (Row("decode", kind, size, "bfloat16", "graph", streams) for kind in some)
+        yield from (Row("decode", kind, size, "bfloat16", form, streams) for kind in some)
 
 
 def _rows(tiny: bool, some: Sequence[str]) -> Iterator[Row]:
@@ -125,9 +134,37 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try this script")
     parser.add_argument("--tiny", action="store_true", help="tiny models, few tests: to try this script")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="the forms to measure (all)")
+    parser.add_argument("--sizes", nargs="+", choices=[*SIZES, *TINY], help="the sizes to measure (all)")
+    parser.add_argument("--no-tests", action="store_true", help="without the contract tests")
     parser.add_argument("--seconds", type=float, default=560.0, help="for everything (default 560)")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json", help="what is written (results/gpu.json)")
     return parser.parse_args()
+
+
+def run_tests(record: ResultRecord, arguments: argparse.Namespace) -> None:
+    """Run the contract tests, and say how many pass."""
+    tests_s = min(TESTS_S, TESTS_SHARE * arguments.seconds)
+    tests = contract_tests(arguments.device, arguments.tiny, tests_s)
+    record.write(contract_tests=tests)
+    print("contract tests: " + ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "error", "skipped")))
+    if not any(tests[name] for name in ("passed", "failed", "error")):
+        print(f"no contract test ran; the end of pytest's output:\n{tests.get('pytest_output', '')}")
+
+
+@contextmanager
+def built_beside(device: torch.device, rows: list[Row], limit_s: float) -> Iterator[None]:
+    """Compile the steps of some rows while the block runs, and wait for them, but not longer than the limit."""
+    if not rows:
+        yield
+        return
+    builder = Worker(device)
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(builder.build_steps, rows, limit_s)
+        yield
+        found = building.result()
+    builder.stop()
+    print(f"compiled steps: {found.get('packages', found.get('error'))} for {len(rows)} rows", flush=True)
 
 
 def main() -> None:
@@ -138,15 +175,13 @@ def main() -> None:
     except UserError as error:
         raise SystemExit(f"gpu: {error}; `make gpu` needs a GPU that PyTorch finds") from None
     record, worker = ResultRecord(arguments.out, arguments.seconds), Worker(device)
-    tests_s = min(TESTS_S, TESTS_SHARE * arguments.seconds)
-    tests = contract_tests(arguments.device, arguments.tiny, tests_s)
-    record.write(contract_tests=tests)
-    print("contract tests: " + ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "error", "skipped")))
-    if not any(tests[name] for name in ("passed", "failed", "error")):
-        print(f"no contract test ran; the end of pytest's output:\n{tests.get('pytest_output', '')}")
-    rows, none = list(plan(arguments.tiny)), why_none(device)
-    if none is None:
-        rows = [*kernel_rows(TINY if arguments.tiny else SIZES), *rows]
+    sizes = arguments.sizes or [*SIZES, *TINY]
+    rows = [row for row in plan(arguments.tiny) if row.form in arguments.forms and row.size in sizes]
+    with built_beside(device, [row for row in rows if row.form == "fused"], BUILDS_SHARE * arguments.seconds):
+        if not arguments.no_tests:
+            run_tests(record, arguments)
+    if (none := why_none(device)) is None:
+        rows = [*rows, *kernel_rows(TINY if arguments.tiny else SIZES)] if "eager" in arguments.forms else rows
     else:
         record.content["left_out"]["kernels"] = none
     try:

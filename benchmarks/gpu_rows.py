@@ -4,6 +4,7 @@ Legend: `B` sequences or streams, `T` tokens, `V` vocabulary.
 """
 
 import gc
+import os
 import statistics
 import sys
 import time
@@ -23,9 +24,9 @@ from linnet.data.pieces import ByteCounts
 from linnet.inference import cuda_graphs
 from linnet.inference.cuda_graphs import RecordedGraph
 from linnet.inference.decode import decode
-from linnet.inference.readers import CachedReader
+from linnet.inference.readers import CachedReader, finish_captured_steps
 from linnet.inference.sampling import Sampling
-from linnet.inference.step_packages import BUILDS
+from linnet.inference.step_packages import BUILDS, package_of, start_build
 from linnet.inference.weights import convert_weights
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
@@ -289,14 +290,18 @@ def rerun(function: Callable[[], Tensor], _: RecordedGraph | None) -> RecordedGr
 
 @contextmanager
 def steps_of_form(form: str) -> Iterator[None]:
-    """Within the block, streams are decoded by ordinary steps (`eager`), or by recorded ones from the first token."""
-    before = BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS
+    """Within the block, streams are decoded by ordinary steps (`eager`), or by recorded ones from the first token.
+
+    Recorded are PyTorch's kernels (`graph`), or Inductor's once they are there (`fused`).
+    """
+    before = BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS, cuda_graphs.FUSING_DEVICES
     cuda_graphs.RECORDERS.setdefault("cpu", rerun)
-    BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS = form == "graph", 0
+    BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS = form in ("graph", "fused"), 0
+    cuda_graphs.FUSING_DEVICES = {"cuda", "cpu"} if form == "fused" else set()
     try:
         yield
     finally:
-        BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS = before
+        BUILDS.enabled, cuda_graphs.RECORD_AFTER_TOKENS, cuda_graphs.FUSING_DEVICES = before
         if cuda_graphs.RECORDERS["cpu"] is rerun:
             del cuda_graphs.RECORDERS["cpu"]
 
@@ -306,10 +311,46 @@ def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
         return _decoding_figures(row, spec, device)
 
 
-def _decoding_figures(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
+def decoder_of(row: Row, spec: ModelSpec, device: torch.device) -> Decoder:
+    """The row's model in its precision."""
     decoder = fresh(spec).to(device).eval()
     convert_weights(decoder, row.precision)
+    return decoder
+
+
+@torch.no_grad()
+def build_steps(rows: list[Row], device: torch.device, limit_s: float) -> dict[str, int]:
+    """Let processes compile the steps of the rows, one for each core at a time; returns how many there are in time."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # of each of many processes
+    packages, end_s = [], time.monotonic() + limit_s
+
+    def wait_for(running: int) -> None:
+        """Wait until at most so many processes run."""
+        while sum(each.poll() is None for each in BUILDS.processes.values()) > running and time.monotonic() < end_s:
+            time.sleep(0.1)
+
+    for row in rows:
+        wait_for((os.cpu_count() or 1) - 1)
+        if time.monotonic() > end_s:
+            break
+        spec = model(row.kind, row.of_size)
+        decoder = decoder_of(row, spec, device)
+        state = decoder.initial_state(row.streams, 8)
+        decoder.hidden(batch_of(spec, row.streams, 4).tokens.to(device), state)
+        request, package = package_of(decoder, state, fused=True)
+        packages.append(package)
+        if not package.is_file():
+            start_build(request, package)
+    wait_for(0)
+    return {"packages": sum(package.is_file() for package in packages)}
+
+
+def _decoding_figures(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
+    decoder = decoder_of(row, spec, device)
     prompt, count = spec.context_length // 2, row.of_size.decoded
+    if row.form == "fused":
+        decode_times(decoder, batch_of(spec, row.streams, prompt).tokens.tolist(), 2, device)
+        finish_captured_steps(decoder)
     correctness = check_cuts(row, decoder, prompt)
     prompts = batch_of(spec, row.streams, prompt).tokens.tolist()
     runs = [decode_times(decoder, prompts, count, device) for _ in range(1 + DECODE_RUNS)][1:]
@@ -324,6 +365,7 @@ def _decoding_figures(row: Row, spec: ModelSpec, device: torch.device) -> dict[s
         "tokens_per_s": round(row.streams * count / decode_s, 1),
         "lowest": round(row.streams * count / max(s for _, s in runs), 1),
         "highest": round(row.streams * count / min(s for _, s in runs), 1),
+        "replays": graph_in_use(decoder),
         "prompt_tokens_per_s": round(row.streams * prompt / prompt_s),
         "ms_per_step": round(decode_s / count * 1e3, 3),
         "weight_bytes_per_step": weights,
@@ -340,27 +382,39 @@ def decode_times(decoder: Decoder, prompts: list[list[int]], count: int, device:
     return prompt_s, elapsed_s(device, lambda: list(steps))
 
 
-def recording_problem(decoder: Decoder) -> str | None:
-    """Why the steps of a decoder are not recorded; None if they are."""
+def recording_problem(decoder: Decoder, form: str) -> str | None:
+    """Why the steps of a decoder are not recorded in this form; None if they are."""
     pool = cuda_graphs._POOLS.get(decoder)
     if pool is None:
         return "nothing was recorded"
-    return pool.problem or (None if pool.buffers else "no memory")
+    if pool.problem is not None or not pool.buffers:
+        return pool.problem or "no memory"
+    return "not compiled" if form == "fused" and pool.buffers[-1].fused is None else None
+
+
+def graph_in_use(decoder: Decoder) -> str | None:
+    """Which graph the last streams replayed: the faster of `fused` and `graph`; None without one."""
+    pool = cuda_graphs._POOLS.get(decoder)
+    if pool is None or not pool.buffers or not BUILDS.enabled:
+        return None
+    buffers = pool.buffers[-1]
+    return "fused" if buffers.fused in buffers.fastest.values() else "graph"
 
 
 @torch.no_grad()
 def check_cuts(row: Row, decoder: Decoder, prompt: int) -> str:
     """The gate: behind a prompt, tokens one by one give the same logits as together."""
     count = 4
-    tokens_BT = batch_of(decoder.spec, 2, prompt + count).tokens.to(decoder.device)
-    whole, cut = (decoder.initial_state(2, prompt + count) for _ in range(2))
+    rows = min(2, row.streams)
+    tokens_BT = batch_of(decoder.spec, rows, prompt + count).tokens.to(decoder.device)
+    whole, cut = (decoder.initial_state(rows, prompt + count) for _ in range(2))
     for state in (whole, cut):
         decoder.hidden(tokens_BT[:, :prompt], state)
     expected = decoder(tokens_BT[:, prompt:], whole).float()
     reader = CachedReader(decoder, cut)
     steps = [reader.logits(tokens_BT[:, at : at + 1]) for at in range(prompt, prompt + count)]
     found = torch.stack(steps, dim=1).float()
-    if (problem := recording_problem(decoder)) is not None and row.form == "graph":
+    if row.form in ("graph", "fused") and (problem := recording_problem(decoder, row.form)) is not None:
         raise NotCorrectError(f"not recorded, so not timed: {problem}")
     off = float((found - expected).norm() / expected.norm())
     difference = f"logits off by {off:.1e}"

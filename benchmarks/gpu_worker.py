@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gpu_kernels import measure_kernels
-from gpu_rows import Row, bandwidth, guarded, measure, peak
+from gpu_rows import Row, bandwidth, build_steps, guarded, measure, peak
 
 START_S = 120.0
 """Time limit of the start of a process: imports, the device, its peaks."""
@@ -28,13 +28,17 @@ def machine_of(device: torch.device) -> dict[str, Any]:
 
 
 def serve(pipe: Connection, device_name: str) -> None:
-    """Report the device, then answer rows; products of float32 are without TF32."""
+    """Report the device, then answer rows, and compile the steps of lists of them; float32 is without TF32."""
     device = torch.device(device_name)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     pipe.send(machine_of(device))
     while True:
-        row: Row = pipe.recv()
-        pipe.send(figures_of(row, device))
+        request: Row | tuple[list[Row], float] = pipe.recv()
+        if isinstance(request, Row):
+            pipe.send(figures_of(request, device))
+        else:
+            rows, limit_s = request
+            pipe.send(build_steps(rows, device, limit_s))
 
 
 def figures_of(row: Row, device: torch.device) -> dict[str, Any]:
@@ -65,6 +69,14 @@ class Worker:
             return answer
         self.machine = answer
         return None
+
+    def build_steps(self, rows: list[Row], limit_s: float) -> dict[str, Any]:
+        """Let processes compile the steps of the rows; `packages` are there in time."""
+        problem = self.start(limit_s)
+        if problem is not None:
+            return problem
+        self._pipe.send((rows, limit_s))
+        return self._answer(limit_s + START_S)
 
     def measure(self, row: Row, limit_s: float) -> dict[str, Any]:
         """The row's figures, or its `error`."""

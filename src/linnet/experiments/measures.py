@@ -33,9 +33,9 @@ from linnet.evaluation.instructions.report import InstructionReport
 from linnet.evaluation.tasks.measure import TaskSuiteResult, measure_suite, verdicts
 from linnet.evaluation.tasks.suite import TaskSuite, load_tasks, suite_spec
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inference.compiled_step import finish_builds
 from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel
+from linnet.inference.readers import finish_captured_steps
 from linnet.inference.sampling import MIN_TEMPERATURE, Sampling
 from linnet.inference.step_packages import ordinary_steps
 from linnet.layers.registry import inspections
@@ -498,7 +498,7 @@ def decode_speeds(
     with progress("preparing decoding steps", len(models), "models") as advance:
         for model in models:
             _tokens_per_s(model, prompt, sampling, min(WARM_UP_TOKENS, tokens))
-            finish_builds(model.decoder)
+            finish_captured_steps(model.decoder)
             _tokens_per_s(model, prompt, sampling, min(WARM_UP_TOKENS, tokens))
             advance(1)
     with progress("decode speed", DECODE_RUNS * len(models), "runs") as advance:

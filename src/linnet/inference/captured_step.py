@@ -292,8 +292,10 @@ def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.Exported
     return export_with_shapes(decoder, state)[0]
 
 
-def export_with_shapes(decoder: Decoder, state: DecoderState) -> tuple["torch.export.ExportedProgram", tuple[Any, ...]]:
-    """The same, and the free sizes of its inputs as `torch.export` takes them."""
+def export_with_shapes(
+    decoder: Decoder, state: DecoderState, native: bool = True
+) -> tuple["torch.export.ExportedProgram", tuple[Any, ...]]:
+    """The same, and the free sizes of its inputs as `torch.export` takes them; native: with native custom operators."""
     states, several = StateTensors(state), len(state.positions) > 1
     step, batch = InPlaceStep(decoder, states), torch.export.Dim("batch", min=2)
     rows = {0: batch} if several else {}
@@ -306,7 +308,7 @@ def export_with_shapes(decoder: Decoder, state: DecoderState) -> tuple["torch.ex
     tensors = [tensor.clone(memory_format=torch.contiguous_format) for tensor in states.tensors.values()]
     example = (tokens_B1, tokens_B1[:, 0].clone(), tensors, weights)
     shapes = (rows, rows, of_states, [None] * len(weights))
-    uses_library = library(decoder.device) is not None
+    uses_library = native and library(decoder.device) is not None
     with custom_ops_in_graphs() if uses_library else nullcontext():
         program = torch.export.export(step, example, dynamic_shapes=shapes, strict=False)
     inline_regions_without_autocast(program.graph_module)

@@ -176,12 +176,12 @@ def _difference(decoder: Decoder, state: DecoderState, step: Callable[[DecoderSt
         reserve(each, 0)
     found = theirs.tensors()
     for name, expected in ours.tensors().items():
-        if not _is_near(found[name], expected, limit):
+        if not is_near(found[name], expected, limit):
             return f"the state {name} differs"
     return None
 
 
-def _is_near(found: Tensor, expected: Tensor, limit: float) -> bool:
+def is_near(found: Tensor, expected: Tensor, limit: float) -> bool:
     """True if a state differs by rounding: in float32 element by element, in other precisions as a whole."""
     if not expected.is_floating_point():  # the padding of an encoder's inputs
         return torch.equal(found, expected)

@@ -4,14 +4,17 @@ A step of a small model is hundreds of kernels of a few microseconds, and starti
 they run; a graph starts them all at once. A graph reads and writes fixed places: those of tokens, positions, logits and
 states (`StepBuffers`). Streams of any ages are copied there when they begin or their batch changes; from then on the
 tensors of their state are parts of the buffers, which the graph writes in place. Shapes are few: the rows and the room
-of buffers are powers of two. Weights are read where they are.
+of buffers are powers of two. Weights are read where they are. Graphs begin with PyTorch's kernels; those that Inductor
+joins (`fused_step`) are recorded as soon as they are there, and replayed if they take less time.
 
 Legend: `B` batch (rows), `V` vocabulary.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,8 +22,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import note
-from linnet.core.system import available_bytes
+from linnet.core.system import available_bytes, synchronize
 from linnet.inference.captured_step import InPlaceStep, Maintenance, StateTensors, can_capture, reserve, weights_of
+from linnet.inference.compiled_step import MOST_WAIT_S, WAIT_S
+from linnet.inference.fused_step import FusedStep, Fusion, StepInputs, fusion_of
 from linnet.inference.step_packages import BUILDS, RESERVED_TOKENS
 from linnet.layers.state import State
 from linnet.model.decoder import Decoder
@@ -38,8 +43,23 @@ MIN_ROOM = 256
 MAX_BUFFERS = 8
 """Buffers of one decoder that are kept although no stream uses them."""
 
+FUSE_AFTER_TOKENS = 512
+"""Tokens of a decoder after which a missing step is compiled: a short text is over before."""
 
-@dataclass(frozen=True)
+FUSING_DEVICES = {"cuda"}
+"""Types of devices for which steps are compiled. Tests add others, for which Inductor compiles as well."""
+
+STATE_COPIES, WEIGHT_COPIES, CONTEXT_BYTES = 4, 2, 2**30
+"""Times the bytes of states and weights, and bytes besides, that must be free for a compiled step.
+
+It is compared on copies of the states, and the process that compiles it has weights and a CUDA context of its own.
+"""
+
+TIMED_REPLAYS = 5
+"""Replays of each of two graphs, of which the fastest decides."""
+
+
+@dataclass(frozen=True, eq=False)
 class RecordedGraph:
     """A recorded function. replay: runs it again. out: what each replay writes. pool: of the memory between."""
 
@@ -84,6 +104,8 @@ class StepBuffers:
     states: of as many streams as a power of two; the rows of a batch are the first ones, and the others repeat its
     first row. form: of these states. weights: aliases of those that the graphs read. graphs: by the number of places
     for tokens that they read. references: how many tensors share the memory of each state if no stream does.
+    fusion: the compiled step, once it has been looked for. fused: its graph, which reads all
+    places; is_refused: it cannot be recorded. fastest: the graph to replay, by the number of places that are needed.
     """
 
     states: DecoderState
@@ -92,6 +114,10 @@ class StepBuffers:
     weights: list[Tensor]
     graphs: dict[int, RecordedGraph] = field(default_factory=dict)
     references: list[int] = field(default_factory=list)
+    fusion: Fusion | None = None
+    fused: RecordedGraph | None = None
+    is_refused: bool = False
+    fastest: dict[int, RecordedGraph] = field(default_factory=dict)
 
     @classmethod
     def for_state(cls, state: DecoderState, weights: Sequence[Tensor]) -> "StepBuffers":
@@ -99,6 +125,8 @@ class StepBuffers:
         rows = len(state.positions)
         index = [*range(rows), *[0] * (power_of_two(rows) - rows)]
         states = state.select(index).grown(room_for(state.capacity))
+        for part, name in fields_of(states):  # as compiled steps expect them
+            setattr(part, name, getattr(part, name).contiguous())
         tokens_B1 = torch.zeros(len(index), 1, dtype=torch.int64, device=weights[0].device)
         return cls(states, tokens_B1, tokens_B1[:, 0].clone(), [weight.detach() for weight in weights])
 
@@ -138,22 +166,94 @@ class StepBuffers:
         room = [getattr(part, name).shape[part.room[name]] for part, name in self.fields if name in part.room]
         return min([*room, room_for(position + 1)]) if room else 0
 
-    def record(self, decoder: Decoder, places: int, recorder: Recorder) -> None:
-        """Record the step that reads so many places; whatever is in the buffers is overwritten."""
-        self.graphs[places] = self._recorded_graph(decoder, places, recorder)
-        self.references = [_references(getattr(*each)) for each in self.fields]
+    @property
+    def fused_step(self) -> FusedStep | None:
+        """The compiled step; None as long as there is none."""
+        return None if self.fusion is None or self.is_refused else self.fusion.step
 
-    def _recorded_graph(self, decoder: Decoder, places: int, recorder: Recorder) -> RecordedGraph:
-        tensors = StateTensors(self.states)
-        step = InPlaceStep(decoder, tensors)
+    def must_record(self, places: int) -> bool:
+        """True if a graph that reads so many places, or that of the compiled step, has not been recorded."""
+        return places not in self.fastest or (self.fused is None and self.fused_step is not None)
+
+    def record(self, decoder: Decoder, places: int, recorder: Recorder) -> None:
+        """Record the step that reads so many places, and the compiled one; what is in the buffers is overwritten."""
         self.tokens_B1.zero_()
         self.positions_B.zero_()
-        read = [
-            tensor.narrow(tensors.growing[name], 0, places) if name in tensors.has_room else tensor
-            for name, tensor in tensors.tensors.items()
+        if places not in self.graphs:
+            step, inputs = InPlaceStep(decoder, StateTensors(self.states)), self.inputs(places)
+            self.graphs[places] = recorder(self._advancing(lambda: step(*inputs.arguments)), self._any_graph)
+        if self.fused is None and self.fused_step is not None:
+            self._record_fused(self.fused_step, recorder)
+        self.fastest[places] = self.graphs[places]
+        if self.fused is not None:
+            times_s = {graph: self._replay_s(graph) for graph in (self.graphs[places], self.fused)}
+            self.fastest[places] = min(times_s, key=times_s.__getitem__)
+        self.references = [_references(getattr(*each)) for each in self.fields]
+
+    def _record_fused(self, step: FusedStep, recorder: Recorder) -> None:
+        """Record the compiled step; it is given up, after a note, where that fails."""
+        inputs = self.inputs()
+        try:
+            step.update_values(self.weights)
+            self.positions_B.zero_()
+            self.fused = recorder(self._advancing(lambda: step.logits(inputs)), self._any_graph)
+        except RuntimeError as error:
+            note(f"the step compiled for the GPU is not recorded: {(str(error).splitlines() or [''])[0]}")
+            self.is_refused = True
+
+    def _advancing(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """The step, after which the rows are at their next positions."""
+
+        def run() -> Tensor:
+            logits_BV = step()
+            self.positions_B.add_(1)
+            return logits_BV
+
+        return run
+
+    @property
+    def _any_graph(self) -> RecordedGraph | None:
+        return next(iter(self.graphs.values()), None)
+
+    def _replay_s(self, graph: RecordedGraph) -> float:
+        """Seconds of the fastest of some replays."""
+        times_s = []
+        for _ in range(TIMED_REPLAYS):
+            self.positions_B.zero_()
+            synchronize(self.tokens_B1.device)
+            start_s = time.perf_counter()
+            graph.replay()
+            synchronize(self.tokens_B1.device)
+            times_s.append(time.perf_counter() - start_s)
+        return min(times_s)
+
+    def inputs(self, places: int | None = None) -> StepInputs:
+        """What a graph reads; places: of the states that have one for each token (None: all)."""
+        flat = StateTensors(self.states)
+        states = [
+            tensor if places is None or name not in flat.has_room else tensor.narrow(flat.growing[name], 0, places)
+            for name, tensor in flat.tensors.items()
         ]
-        beside = next(iter(self.graphs.values()), None)
-        return recorder(lambda: step(self.tokens_B1, self.positions_B, read, self.weights), beside)
+        return StepInputs(self.tokens_B1, self.positions_B, states, self.weights)
+
+    def look_for_fusion(self, decoder: Decoder, builds: bool) -> bool:
+        """Go on with the compiled step, unless memory is short; False if nothing more is to come.
+
+        builds: whether a step that is missing is compiled.
+        """
+        if self.fusion is not None and self.fusion.is_settled:
+            return False
+        device = decoder.device
+        can_fuse = device.type in FUSING_DEVICES and (device.type != "cuda" or find_spec("triton") is not None)
+        needed = STATE_COPIES * self.states.nbytes + WEIGHT_COPIES * sum(weight.nbytes for weight in self.weights)
+        if not can_fuse or needed + CONTEXT_BYTES > available_bytes(device):
+            return False
+        if self.fusion is None:
+            self.fusion = fusion_of(decoder, self.states)
+        # Steps are compared at positions that every room has, also behind a stream that has filled its own.
+        inputs = replace(self.inputs(), positions_B=self.positions_B.clamp(max=MIN_ROOM - 1))
+        self.fusion.look(decoder, self.states, inputs, builds)
+        return not self.fusion.is_settled
 
     def lend(self, state: DecoderState) -> list[Tensor]:
         """Copy a state here, and let its tensors be parts of the buffers, which are returned."""
@@ -181,7 +281,7 @@ class StepBuffers:
 
 @dataclass(eq=False)
 class Pool:
-    """What is recorded for one decoder. buffers: the one used last is the last. tokens: ordinary steps so far.
+    """What is recorded for one decoder. buffers: the one used last is the last. tokens: all steps so far.
 
     problem: why nothing more is recorded; None as long as recordings succeed.
     """
@@ -239,24 +339,33 @@ class GraphSteps:
 
     def logits(self, tokens_B1: Tensor) -> Tensor:
         """Logits `[B, V]` of one token of each row."""
+        logits_BV = self._step(tokens_B1)
+        return logits_BV.clone() if self._buffers is not None else logits_BV  # the next replay overwrites them
+
+    def logits_behind(self, tokens: Sequence[int]) -> Tensor:
+        """The same for tokens as numbers; the next call may overwrite the logits."""
+        return self._step(torch.tensor(tokens)[:, None])
+
+    def _step(self, tokens_B1: Tensor) -> Tensor:
+        """The logits, where a graph has written them; tokens may be on the CPU."""
         state = self.state
         if state.position >= state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
         if not self._is_ready():
-            return self.ordinary(tokens_B1)
+            return self.ordinary(tokens_B1.to(self.decoder.device))
         assert self._buffers is not None
         buffers, rows = self._buffers, len(state.positions)
         if self._positions != state.positions:
             buffers.set_positions(state)
             self._maintenance.plan()
         buffers.tokens_B1[:rows].copy_(tokens_B1)
-        recording = buffers.graphs[self._places]
+        recording = buffers.fastest[self._places]
         recording.replay()
-        buffers.positions_B.add_(1)
+        _POOLS[self.decoder].tokens += 1
         state.positions = self._positions = tuple(position + 1 for position in state.positions)
         self._steps_left -= 1
         self._maintenance.after_step()
-        return recording.out[:rows].clone()
+        return recording.out[:rows]
 
     def count_pass(self, tokens: int) -> None:
         """Count a pass that read several tokens of the streams instead of steps."""
@@ -297,7 +406,7 @@ class GraphSteps:
 
     def _enter(self, pool: Pool) -> bool:
         """Move the state to buffers with a recorded graph; False if there is no memory for them."""
-        state, self._parts = self.state, []
+        state, is_new, self._parts = self.state, not self._parts, []
         if any(part.any_length for part in state.sublayers):
             reserve(state, RESERVED_TOKENS)
         self._buffers = buffers = pool.for_state(self.decoder, state)
@@ -305,13 +414,27 @@ class GraphSteps:
             self._steps_left = RESERVED_TOKENS
             return False
         self._places = buffers.places_for(state.position)
-        if self._places not in buffers.graphs:
+        buffers.look_for_fusion(self.decoder, builds=pool.tokens >= FUSE_AFTER_TOKENS)
+        if buffers.must_record(self._places):
             self.release()  # a recording overwrites the buffers
             self._buffers = buffers
             buffers.record(self.decoder, self._places, RECORDERS[self.decoder.device.type])
+        elif is_new and buffers.fused_step is not None:
+            buffers.fused_step.update_values(buffers.weights)
         self._parts, self._positions, self._steps_left = buffers.lend(state), state.positions, RESERVED_TOKENS
         self._maintenance.plan()
         return True
+
+
+def finish_fusions(decoder: Decoder) -> None:
+    """Compile and load the steps of all buffers of a decoder, and wait for it (`readers.finish_captured_steps`)."""
+    pool, last_s = _POOLS.get(decoder), time.monotonic() + MOST_WAIT_S
+    for buffers in [] if pool is None or not BUILDS.enabled else pool.buffers:
+        while buffers.look_for_fusion(decoder, builds=True):
+            if time.monotonic() > last_s:
+                note("compiling takes long: what is measured now has PyTorch's kernels")
+                return
+            time.sleep(WAIT_S)
 
 
 def power_of_two(count: int) -> int:

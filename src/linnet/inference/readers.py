@@ -12,8 +12,8 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from linnet.inference.compiled_step import CompiledSteps, can_compile
-from linnet.inference.cuda_graphs import GraphSteps, can_record
+from linnet.inference.compiled_step import CompiledSteps, can_compile, finish_builds
+from linnet.inference.cuda_graphs import GraphSteps, can_record, finish_fusions
 from linnet.inference.native_step import NativeStep
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
@@ -105,6 +105,7 @@ class CachedReader:
         if can_record(self.decoder, self.state):
             if self._graphs is None:
                 self._graphs = GraphSteps(self.decoder, self.state, ordinary)
+            self._numbered_step = self._graphs.logits_behind
             return self._graphs.logits
         self.native = NativeStep.of(self.decoder, self.state)
         if self.native is not None:
@@ -152,6 +153,12 @@ class CachedReader:
 def _ordinary_step(decoder: Decoder, state: DecoderState, tokens_B1: Tensor) -> Tensor:
     """Logits `[B, V]` of one token of each row by a pass of the whole decoder."""
     return decoder.logits(decoder.hidden(tokens_B1, state))[:, 0]
+
+
+def finish_captured_steps(decoder: Decoder) -> None:
+    """Compile what streams of the decoder so far would use, and wait for it; for measurements."""
+    finish_builds(decoder)
+    finish_fusions(decoder)
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 A package has the captured step of a model description, of one stream or of several, of any length. Its weights are
 inputs, so that it serves all models of the description. (As constants of the package, small ones would become numbers
-in the code.) `python -m linnet.inference.step_packages PACKAGE` compiles one, from a request on the standard input.
+in the code.) For processors it is a library that AOTInductor makes; for GPUs, where a recorded graph starts the
+kernels, a file that says where Inductor's kernels are. `python -m linnet.inference.step_packages PACKAGE` compiles
+one, from a request on the standard input.
 """
 
 import hashlib
@@ -12,16 +14,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
 
 import linnet
 from linnet.core.arrays import read_tensors, write_tensors
@@ -30,7 +35,8 @@ from linnet.core.errors import note
 from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
 from linnet.inference.captured_step import export_with_shapes, reserve
-from linnet.inference.step_values import hoist_weight_values, realize_position_values, register_realize
+from linnet.inference.fusions import use_sums_for_one_row
+from linnet.inference.step_values import flat_module, hoist_weight_values, realize_position_values, register_realize
 from linnet.inference.weights import conversion_of, convert_weights
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.model.decoder import Decoder
@@ -50,6 +56,12 @@ RESERVED_TOKENS = 32
 
 RETRY_AFTER_S = 24 * 3600.0
 """Age of a recorded failure after which a build is tried again: a full disk passes."""
+
+PDL_CAPABILITY = 9
+"""Compute capability from which on a kernel may start while the one before it ends."""
+
+_CACHE_FOLDER = threading.Lock()
+"""Held while the process's cache folder of Inductor is another one."""
 
 BUILD_MEMORY = 4
 """Times the bytes of the weights: memory that a build may need."""
@@ -80,24 +92,27 @@ def ordinary_steps() -> Iterator[None]:
         BUILDS.enabled = before
 
 
-def package_of(decoder: Decoder, state: DecoderState) -> tuple[dict[str, Any], Path]:
+def package_of(decoder: Decoder, state: DecoderState, fused: bool = False) -> tuple[dict[str, Any], Path]:
     """The request that describes a decoder's step, and the package in the cache that it leads to.
 
     One package serves one stream, and another any number of several. Its name has a hash of everything that the code
     depends on: the description, the precision, the cache policies, the number of threads, linnet's sources, PyTorch,
-    the compiler and the processor.
+    the compiler and the processor, or the GPU. fused: kernels for a recorded graph (`fused_step`).
     """
     description = decoder.spec.model_dump(mode="json")
     description["name"] = ""
     request = {
         "description": description,
         "weights": conversion_of(decoder),
-        "threads": torch.get_num_threads(),
+        "threads": 1 if fused else torch.get_num_threads(),
         "rows": EXAMPLE_ROWS if len(state.positions) > 1 else 1,
         "cache_policies": [part.cache_policy.to_dict() for part in state.layers],
+        "fused_on": str(decoder.device) if fused else None,
     }
     has_library = library(decoder.device) is not None
     versions = [_sources_hash(), torch.__version__, str(find_compiler()), has_library, *processor_features()]
+    if decoder.device.type == "cuda":
+        versions += [torch.cuda.get_device_name(decoder.device), torch.version.cuda, find_version("triton")]
     digest = hashlib.sha256(json.dumps([request, versions], sort_keys=True).encode()).hexdigest()[:16]
     return request, cache_folder() / "steps" / f"{digest}.pt2"
 
@@ -121,6 +136,19 @@ def weight_values(package: Path) -> Path:
 def _constants(package: Path) -> Path:
     """The file of the constants that tracing made beside parameters and buffers."""
     return package.with_suffix(".safetensors")
+
+
+def find_version(distribution: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def kernels_folder(package: Path) -> Path:
+    """The folder of Inductor's kernels for a GPU, one of `step` and one of `values`."""
+    return package.with_suffix(".kernels")
 
 
 def start_build(request: dict[str, Any], package: Path, nbytes: int = 0) -> bool:
@@ -170,6 +198,9 @@ def build(request: dict[str, Any], package: Path) -> None:
     if "group" in request["weights"]:
         convert_weights(decoder, precision, request["weights"]["group"])
     decoder = decoder.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    if request["fused_on"] is not None:
+        build_fused(decoder.to(request["fused_on"]), request, package)
+        return
     program, shapes = export_with_shapes(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
     step, values = hoist_weight_values(program, shapes)
     realize_position_values(step)
@@ -197,12 +228,75 @@ def _compile(program: "torch.export.ExportedProgram", made: Path, package: Path,
         shutil.copyfile(made, path)
 
 
+def build_fused(decoder: Decoder, request: dict[str, Any], package: Path) -> None:
+    """Let Inductor make kernels for a GPU, and choose their sizes by running them once."""
+    state = example_state(decoder, request["rows"], request["cache_policies"])
+    program, shapes = export_with_shapes(decoder, state, native=False)
+    use_sums_for_one_row(program)
+    step, values = hoist_weight_values(program, shapes)
+    realize_position_values(step)
+    register_realize()
+    (*inputs, states, weights), made = step.example_inputs[0][:4], []
+    if values is not None:
+        _save_kernels(values, kernels_folder(package) / "values", decoder.device)
+        made = open_kernels(kernels_folder(package) / "values")(weights)
+    _save_kernels(step, kernels_folder(package) / "step", decoder.device)
+    open_kernels(kernels_folder(package) / "step")([*inputs, *states, *weights, *made])
+    write_text(package, json.dumps({"values": values is not None}))
+
+
+def _save_kernels(program: "torch.export.ExportedProgram", folder: Path, device: torch.device) -> None:
+    """Compile a program, and save what Inductor makes of it."""
+    module = flat_module(program)
+    inputs = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    with tracing(TracingContext(inputs[0].fake_mode)):  # with the free sizes that the program has
+        artifact = torch._inductor.standalone_compile(
+            module,
+            inputs,
+            dynamic_shapes="from_tracing_context",
+            options={"config_patches": inductor_options(device)},
+        )
+    artifact.save(path=str(folder), format="unpacked")
+
+
+def inductor_options(device: torch.device) -> dict[str, Any]:
+    """Kernels are tuned; on GPUs that can, one starts while the one before it ends (programmatic dependent launch)."""
+    from torch._inductor import config
+
+    options: dict[str, Any] = {"coordinate_descent_tuning": True}
+    has_pdl = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= PDL_CAPABILITY
+    if has_pdl and hasattr(config.triton, "enable_pdl"):
+        options["triton.enable_pdl"] = True
+    return options
+
+
+def open_kernels(folder: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+    """The function whose kernels are in a folder, from its inputs to its outputs."""
+    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
+    from torch._inductor.standalone_compile import CompiledArtifact
+
+    check_owner(folder)
+    with _CACHE_FOLDER, temporary_cache_dir(str(folder)):
+        artifact = CompiledArtifact.load(path=str(folder), format="unpacked")
+
+    def run(inputs: list[Tensor]) -> list[Tensor]:
+        with (
+            _CACHE_FOLDER,
+            temporary_cache_dir(str(folder)),
+        ):  # the first run looks there for chosen sizes
+            return list(artifact(*inputs))
+
+    return run
+
+
 def example_state(decoder: Decoder, rows: int, policies: Sequence[Mapping[str, Any]]) -> DecoderState:
     """A state to be traced, of streams that have begun."""
     parsed = [CACHE_POLICIES[fields.pop("kind")](**fields) for fields in map(dict, policies)]
     state = decoder.initial_state(rows, ROOM, parsed)
-    prompts = torch.ones(rows, EXAMPLE_TOKENS, dtype=torch.int64)
-    memory = None if decoder.encoder is None else decoder.encode(torch.ones(rows, EXAMPLE_INPUT, dtype=torch.int64))
+    prompts, inputs = (
+        torch.ones(rows, tokens, dtype=torch.int64, device=decoder.device) for tokens in (EXAMPLE_TOKENS, EXAMPLE_INPUT)
+    )
+    memory = None if decoder.encoder is None else decoder.encode(inputs)
     decoder.hidden(prompts, state, memory=memory)
     reserve(state, RESERVED_TOKENS)
     return state

@@ -65,6 +65,19 @@ class StepOfValues(nn.Module):
         return logits_BV
 
 
+class StepWithoutValues(nn.Module):
+    """The step as an `InPlaceStep` takes its inputs."""
+
+    def __init__(self, graph_module: GraphModule) -> None:
+        super().__init__()
+        self.graph_module = graph_module
+
+    def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
+        """Return the logits `[B, V]`; states are written."""
+        logits_BV: Tensor = self.graph_module(token_B1, position_B, *states, *weights)
+        return logits_BV
+
+
 class WeightValues(nn.Module):
     """The values, from the weights."""
 
@@ -141,17 +154,20 @@ def hoist_weight_values(
 ) -> tuple[ExportedProgram, ExportedProgram | None]:
     """Divide a captured `InPlaceStep` into a `StepOfValues` and the `WeightValues` that it needs.
 
-    shapes: the dynamic shapes with which the program was exported. The first is the program as it is, and the second
-    None, if nothing is computed from weights alone.
+    shapes: the dynamic shapes with which the program was exported. The second is None if nothing is computed from
+    weights alone, and the first the program as it is if layers do not compute the same, either.
     """
     module, inputs = program.module(check_guards=False), program.example_inputs[0]
     placeholders, weights = module.graph.find_nodes(op="placeholder"), inputs[-1]
     of_weights = placeholders[len(placeholders) - len(weights) :]
-    merge_equal_nodes(module.graph, DeterminedPart.of(module.graph, [placeholders[1], *of_weights]))
+    merged = merge_equal_nodes(module.graph, DeterminedPart.of(module.graph, [placeholders[1], *of_weights]))
     part = DeterminedPart.of(module.graph, of_weights)
     found = [node for node in part.results() if _is_small(node, part.sources[node])]
-    if not found:
+    if not found and not merged:
         return program, None
+    if not found:
+        step = StepWithoutValues(_flat(module))
+        return torch.export.export(step, inputs, dynamic_shapes=tuple(shapes), strict=False), None
     making = WeightValues(_graph_of(module, of_weights, found))
     values = making(weights)
     for number, node in enumerate(found):
@@ -159,19 +175,21 @@ def hoist_weight_values(
             placeholders.append(module.graph.placeholder(f"value_{number}"))
         placeholders[-1].meta = dict(node.meta)
         node.replace_all_uses_with(placeholders[-1])
-    step, shapes = StepOfValues(_flat(module)), (*shapes, [None] * len(values))
-    divided = torch.export.export(step, (*inputs, values), dynamic_shapes=shapes, strict=False)
+    shapes = (*shapes, [None] * len(values))
+    divided = torch.export.export(StepOfValues(_flat(module)), (*inputs, values), dynamic_shapes=shapes, strict=False)
     return divided, torch.export.export(making, (weights,), strict=False)
 
 
-def merge_equal_nodes(graph: Graph, part: DeterminedPart) -> None:
-    """Compute once what several layers compute of the same inputs, such as the sines of positions."""
-    first = dict[str, Node]()
+def merge_equal_nodes(graph: Graph, part: DeterminedPart) -> int:
+    """Compute once what several layers compute of the same inputs, such as sines of positions; returns how often."""
+    first, merged = dict[str, Node](), 0
     for node in [node for node in graph.nodes if node in part.sources and node.op == "call_function"]:
         same = first.setdefault(str((node.target, node.args, node.kwargs)), node)
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
+            merged += 1
+    return merged
 
 
 def _is_small(node: Node, sources: frozenset[Node]) -> bool:
@@ -197,6 +215,17 @@ def _graph_of(module: GraphModule, inputs: Sequence[Node], results: Sequence[Nod
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in results))
     return GraphModule(module, graph)
+
+
+def flat_module(program: ExportedProgram) -> GraphModule:
+    """The graph of a program as a function that takes its inputs one by one, and returns a tuple."""
+    module = program.module(check_guards=False)
+    module.graph.set_codegen(CodeGen())
+    output = module.graph.output_node()
+    if isinstance(output.args[0], Node):
+        output.args = ((output.args[0],),)
+    module.graph.eliminate_dead_code()
+    return GraphModule(module, module.graph)  # without the parameters that it does not read
 
 
 def _flat(module: GraphModule) -> GraphModule:

@@ -64,7 +64,7 @@ def test_speeds_are_medians_and_the_models_take_turns(monkeypatch: pytest.Monkey
         return measured[model.decoder].pop(0)
 
     monkeypatch.setattr(measure, "_tokens_per_s", fake)
-    monkeypatch.setattr(measure, "finish_builds", asked.append)
+    monkeypatch.setattr(measure, "finish_captured_steps", asked.append)
     assert decode_speeds(models, "Once", Sampling(seed=0)) == [3.0, 30.0]
     warm_up = [step for name in "ab" for step in ((name, measure.WARM_UP_TOKENS), name, (name, measure.WARM_UP_TOKENS))]
     assert asked == warm_up + [("a", measure.DECODE_TOKENS), ("b", measure.DECODE_TOKENS)] * measure.DECODE_RUNS

@@ -2,17 +2,20 @@
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_models import EXAMPLES, small_decoder
 from torch import Tensor
 
-from linnet.inference import cuda_graphs
-from linnet.inference.cuda_graphs import _POOLS, RecordedGraph, room_for
+from linnet.inference import cuda_graphs, fused_step, step_packages
+from linnet.inference.cuda_graphs import _POOLS, RecordedGraph, StepBuffers, room_for
 from linnet.inference.engine import Engine, Request
-from linnet.inference.readers import CachedReader
+from linnet.inference.readers import CachedReader, finish_captured_steps
 from linnet.inference.sampling import Sampling
+from linnet.inference.step_packages import BUILDS
 from linnet.model.decoder import Decoder
 from on_device import DEVICE
 from recorded_steps import record_from_the_first_token, rerun
@@ -144,6 +147,148 @@ def test_nothing_of_an_earlier_stream_is_read():
     wanted = decoder.logits(decoder.hidden(token, second.state.fork()))[:, 0]
     torch.testing.assert_close(second.logits(token), wanted)
     assert len(_POOLS[decoder].buffers) == 1
+
+
+KINDS = {spec.kind: spec for spec in reversed(EXAMPLES)}
+
+
+@pytest.fixture
+def fusing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Steps are compiled in an empty cache after two recorded tokens, and graphs of compiled ones are the fastest."""
+    record_from_the_first_token(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(BUILDS, "processes", {})
+    monkeypatch.setattr(cuda_graphs, "FUSE_AFTER_TOKENS", 2)
+    monkeypatch.setattr(cuda_graphs, "FUSING_DEVICES", {"cpu"})
+    monkeypatch.setattr(cuda_graphs, "RESERVED_TOKENS", 1)  # compiled steps are looked for at every token
+    monkeypatch.setattr(StepBuffers, "_replay_s", lambda self, graph: float(graph is not self.fused))
+
+
+def build_without_inductor(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[Tensor], Tensor] = lambda logits_BV: logits_BV
+) -> None:
+    """Let this process build packages, and PyTorch run their graphs; fault: of the step."""
+
+    def start(request: dict[str, Any], package: Path, _: int) -> bool:
+        package.parent.mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(step_packages, "_save_kernels", lambda program, folder, _: graphs.update({folder: program}))
+        with torch.inference_mode(False), torch.no_grad():
+            step_packages.build(request, package)
+        return True
+
+    def open_graph(folder: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+        module = step_packages.flat_module(graphs[folder])
+
+        def run(inputs: list[Tensor]) -> list[Tensor]:
+            first, *rest = module(*inputs)
+            return [fault(first) if folder.name == "step" else first, *rest]
+
+        return run
+
+    graphs = dict[Path, torch.export.ExportedProgram]()
+    monkeypatch.setattr(fused_step, "start_build", start)
+    for module in (fused_step, step_packages):
+        monkeypatch.setattr(module, "open_kernels", open_graph)
+
+
+def check_fused_steps(decoder: Decoder, prompts: list[list[int]], tokens: int = 6) -> StepBuffers:
+    """Read tokens before and after the step is compiled; returns the buffers."""
+    states = [decoder.initial_state(1, 24) for _ in prompts]
+    for state, prompt in zip(states, prompts, strict=True):
+        decoder.hidden(torch.tensor([prompt]), state)
+    reader = CachedReader(decoder, states[0].join(*states[1:]) if len(states) > 1 else states[0])
+    alone = reader.state.fork()
+    for step in range(tokens):
+        tokens_B1 = torch.tensor([[3 + step + row] for row in range(len(prompts))])
+        expected_BV = decoder.logits(decoder.hidden(tokens_B1, alone))[:, 0]
+        torch.testing.assert_close(reader.logits(tokens_B1), expected_BV, rtol=1e-4, atol=1e-4)
+        if step == 2:
+            finish_captured_steps(decoder)
+    (buffers,) = _POOLS[decoder].buffers
+    assert buffers.fused is not None and list(buffers.fastest.values()) == [buffers.fused]
+    for name, tensor in alone.tensors().items():
+        torch.testing.assert_close(reader.state.tensors()[name], tensor, rtol=1e-4, atol=1e-4, equal_nan=True)
+    return buffers
+
+
+PROMPTS = {"one row": [[1, 2, 3]], "three rows": [[1, 2, 3], [4, 5], [6]]}
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("fusing")
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", PROMPTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_makes_kernels_for_the_step_of_buffers(kind: str, rows: str, told: Callable[[], list[str]]):
+    decoder = small_decoder(KINDS[kind]).float()
+    check_fused_steps(decoder, PROMPTS[rows])
+    assert [text.split(",")[0] for text in told()] == ["compiling this model's decoding step in the background"]
+    fused_step._FUSIONS.clear()  # as another process would find the package
+    other = small_decoder(KINDS[kind], seed=1).float()
+    check_fused_steps(other, PROMPTS[rows])
+    assert told()[1:] == []
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("fusing")
+@pytest.mark.parametrize("rows", PROMPTS)
+@pytest.mark.parametrize("kind", ["s4d", "attention"])
+def test_values_of_weights_follow_the_weights(kind: str, rows: str, monkeypatch: pytest.MonkeyPatch):
+    """The next stream in the buffers has those of its own weights, which were changed in their places."""
+    build_without_inductor(monkeypatch)
+    decoder = small_decoder(KINDS[kind]).float()
+    buffers = check_fused_steps(decoder, PROMPTS[rows])
+    assert buffers.fused_step is not None and buffers.fused_step.values
+    gc.collect()
+    for parameter in decoder.parameters():
+        parameter.mul_(0.9)
+    assert check_fused_steps(decoder, PROMPTS[rows]) is buffers
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("fusing")
+@pytest.mark.parametrize("fault", ["wrong", "refused", "not readable", "not recorded", "no memory"])
+def test_without_a_compiled_step_the_recorded_one_goes_on(
+    fault: str, told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    def record(function: Callable[[], Tensor], beside: RecordedGraph | None) -> RecordedGraph:
+        if beside is not None and fault == "not recorded":
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        return rerun(function, beside)
+
+    def refuse(*_: object) -> bool:
+        raise OSError("no such disk")
+
+    def open_wrongly(folder: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+        raise ValueError("of another version")
+
+    build_without_inductor(monkeypatch, lambda logits_BV: logits_BV * (1.5 if fault == "wrong" else 1.0))
+    if fault == "refused":
+        monkeypatch.setattr(fused_step, "start_build", refuse)
+    if fault == "not readable":
+        monkeypatch.setattr(fused_step, "open_kernels", open_wrongly)
+    monkeypatch.setitem(cuda_graphs.RECORDERS, "cpu", record)
+    decoder, token = small_decoder(HYBRID[0]).float(), torch.tensor([[5]])
+    reader = read(decoder, [1, 2])
+    alone = reader.state.fork()
+    if fault == "no memory":
+        monkeypatch.setattr(cuda_graphs, "available_bytes", lambda device: cuda_graphs.CONTEXT_BYTES)
+    for step in range(6):
+        torch.testing.assert_close(reader.logits(token), decoder.logits(decoder.hidden(token, alone))[:, 0])
+        if step == 2:
+            finish_captured_steps(decoder)
+    (buffers,) = _POOLS[decoder].buffers
+    assert buffers.fused is None and list(buffers.fastest.values()) == list(buffers.graphs.values())
+    reasons = {
+        "wrong": "the compiled step is not used: logits differ by",
+        "refused": "the compiled step is not used: OSError: no such disk",
+        "not readable": "the compiled step is not used: ValueError: of another version",
+        "not recorded": "the step compiled for the GPU is not recorded: operation not permitted",
+    }
+    notes = told()
+    assert len(notes) == (fault in reasons) and all(reasons[fault] in text for text in notes)
+    if fault in ("wrong", "not readable"):  # no process tries again today
+        assert buffers.fusion is not None and buffers.fusion.package.with_suffix(".failed").is_file()
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")

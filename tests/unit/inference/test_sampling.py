@@ -25,6 +25,7 @@ from linnet.inference.sampling import (
     keep_top_k,
     keep_top_p,
     keep_typical,
+    likeliest_in_one_copy,
     probabilities,
     row_uniforms,
     sample,
@@ -302,6 +303,7 @@ def test_random_numbers_are_above_zero_and_may_be_one(monkeypatch: pytest.Monkey
 def test_temperature_zero_takes_the_likeliest_token(logits_BV: Tensor):
     chosen_B = choose(logits_BV, Sampling(0, top_k=3, top_p=0.5), None)
     assert choose_tokens(logits_BV, Sampling(0), None) == logits_BV.argmax(-1).tolist()
+    assert likeliest_in_one_copy(logits_BV) == logits_BV.argmax(-1).tolist()
     same(logits_BV.gather(1, chosen_B[:, None])[:, 0], logits_BV.amax(-1))
 
 
@@ -313,6 +315,8 @@ def test_logits_that_are_not_finite_are_reported(value: float, temperature: floa
     for choice in (choose, choose_tokens):
         with pytest.raises(UserError, match="not finite"):
             choice(logits_BV, Sampling(temperature), torch.tensor([0.5, 0.5], dtype=torch.float64)[-rows:])
+    with pytest.raises(UserError, match="not finite"):
+        likeliest_in_one_copy(logits_BV)
 
 
 def test_the_lowest_temperature_still_gives_probabilities():

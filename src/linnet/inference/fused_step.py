@@ -80,7 +80,8 @@ class FusedStep:
             self.values = made  # with the strides that the step was compiled for
             return
         for place, value in zip(self.values, made, strict=True):
-            place.copy_(value)
+            if place.data_ptr() != value.data_ptr():  # else a part of a weight
+                place.copy_(value)
 
 
 @dataclass(eq=False)

@@ -148,7 +148,11 @@ class SpeedMeasure(Spec):
 
 
 class TrainingSpeedMeasure(Spec):
-    """Time of a training step and of a decoded token, with random weights: medians, the runs taking turns."""
+    """Time of a training step, with random weights: medians, the runs taking turns."""
+
+
+class DecodingSpeedMeasure(Spec):
+    """Tokens per second of one decoded stream, with random weights: medians, the runs taking turns."""
 
 
 class NGramMeasure(Spec):
@@ -237,6 +241,7 @@ class Measures(Spec):
     samples: SampleMeasure | None = None
     speed: SpeedMeasure | None = None
     training_speed: TrainingSpeedMeasure | None = None
+    decoding_speed: DecodingSpeedMeasure | None = None
     ngram: NGramMeasure | None = None
     scores: ScoreMeasure | None = None
     inspections: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -407,9 +412,7 @@ def measure_models(
         every = list(models.values())
         machine = describe_machine(every[0].decoder.device, "float32")
         machine |= {} if precision is None else {"precision": precision}
-        # Learned positions end at the context length.
-        room = min(model.spec.context_length - len(model.prompt_tokens(timed.prompt)) - 1 for model in every)
-        tokens = max(1, min(timed.tokens, room))
+        tokens = tokens_with_room(every, timed.prompt, timed.tokens)
         sampled = Sampling(timed.temperature, top_p=timed.top_p, seed=timed.seed)
         found = decode_speeds(every, timed.prompt, sampled, tokens)
         speeds = [DecodingSpeed(tokens_per_s=one, runs=DECODE_RUNS, tokens=tokens, machine=machine) for one in found]
@@ -484,6 +487,12 @@ def write_text(model: LanguageModel, prompt: str, sampling: Sampling, max_tokens
     with ordinary_steps():  # one compiled in the background would take processors from what is measured next
         text = "".join(continuation)
     return WrittenText(prompt=prompt, text=text, complete=continuation.figures.tokens < limit)
+
+
+def tokens_with_room(models: Sequence[LanguageModel], prompt: str, tokens: int = DECODE_TOKENS) -> int:
+    """How many of `tokens` all models have room for behind the prompt: learned positions end at the context length."""
+    room = min(model.spec.context_length - len(model.prompt_tokens(prompt)) - 1 for model in models)
+    return max(1, min(tokens, room))
 
 
 def decode_speeds(

@@ -1,7 +1,7 @@
 """Carrying out a suite: prepare the text, train every run with every seed, measure all, write the result table."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,14 @@ from linnet.evaluation.models import ModelOptions
 from linnet.experiments.data import file_hashes, prepare_data, text_hash
 from linnet.experiments.executors import Executor, InProcessExecutor, JobContext, read_suite_folder
 from linnet.experiments.jobs import Job, Log, Runner, job_spec, job_title, origin
-from linnet.experiments.measures import NGRAM, Measures, ModelMeasures, decode_speeds, measure_models
+from linnet.experiments.measures import (
+    NGRAM,
+    Measures,
+    ModelMeasures,
+    decode_speeds,
+    measure_models,
+    tokens_with_room,
+)
 from linnet.experiments.report import write_report
 from linnet.experiments.results import (
     ABILITY,
@@ -54,9 +61,12 @@ from linnet.training.spec import RunSpec
 RowKey = tuple[str, int, str]
 """Run, seed and measure."""
 
-SPEED, TRAINING_SPEED = "speed", "training_speed"
+SPEED, TRAINING_SPEED, DECODING_SPEED = "speed", "training_speed", "decoding_speed"
 STEP_FIELDS = ("batch_size", "gradient_accumulation", "context_length", "windows", "precision", "clip")
 """Fields of a training that decide how long a step takes, besides the kind of optimizer."""
+
+DECODED_PROMPT = "Once upon a time"
+"""What every run continues where the speed of decoding is measured, greedily."""
 
 STEPS_TOLERANCE = 1.1
 """A training for equal time is made again if its number of steps has changed by more than this ratio: measured times
@@ -246,8 +256,7 @@ class _SuiteRun:
     def run(self) -> Findings:
         suite, steps = self.suite, dict[str, int]()
         if suite.measures.training_speed is not None or suite.equal_time_as is not None:
-            data = suite.data_folders(self.out)[0]
-            specs = {run.name: suite.run_spec(run, suite.seeds[0], data).resolved() for run in suite.runs}
+            specs = self._specs()
             step_s = self.step_seconds(specs)
             # The reference's training is that of another suite; each other run gets as many steps as fit into its time.
             if (reference := suite.equal_time_as) is not None:
@@ -263,9 +272,16 @@ class _SuiteRun:
         curves_plot(findings.runs, findings.name).write(self.out / CURVES)
         if suite.measures.ngram is not None:
             self._measure_ngram(suite.measures.ngram.order)
+        if suite.measures.decoding_speed is not None:
+            self._measure_decoding(self._specs())
         self._measure_models()
         write_rows(self.out / RESULTS, self.rows.values())
         return summarize_suite(suite, list(self.rows.values()))
+
+    def _specs(self) -> dict[str, RunSpec]:
+        """The training of each run with the first seed, by name."""
+        suite, data = self.suite, self.suite.data_folders(self.out)[0]
+        return {run.name: suite.run_spec(run, suite.seeds[0], data).resolved() for run in suite.runs}
 
     def _save(self) -> None:
         """Write the results so far, with those of earlier calls that this one has not come to yet."""
@@ -357,25 +373,43 @@ class _SuiteRun:
 
     def step_seconds(self, runs: Mapping[str, RunSpec]) -> dict[str, float]:
         """Seconds of a training step of each run: from an earlier call, or measured now if any is missing there."""
-        inputs = {name: speed_inputs(run) for name, run in runs.items()}
+        inputs = {name: training_speed_inputs(run) for name, run in runs.items()}
+        rows = self._speeds(TRAINING_SPEED, "the time of a step", inputs, lambda: training_speeds(runs))
+        return {name: float(row.values["step_s"]) for name, row in rows.items()}
+
+    def _measure_decoding(self, runs: Mapping[str, RunSpec]) -> None:
+        """Add the speed of decoding of each run: of an earlier call, or measured now if any is missing there."""
+        inputs = {name: decoding_speed_inputs(run) for name, run in runs.items()}
+        data = self.suite.data_folders(self.out)[0]
+        self._speeds(DECODING_SPEED, "the speed of decoding", inputs, lambda: decoding_speeds(runs, data))
+
+    def _speeds(
+        self,
+        measure: str,
+        title: str,
+        inputs: Mapping[str, dict[str, str]],
+        measured: Callable[[], Mapping[str, dict[str, float]]],
+    ) -> dict[str, ResultRow]:
+        """Add the rows of a speed, by run: those of earlier calls, or of all runs measured now if any is missing there.
+
+        Speeds of the same runs in other suites serve as well.
+        """
         recorded = [] if self.record is None else list(self.record.rows.values())
         known = {
             row.run: row
-            for row in (*self.earlier.values(), *recorded)  # times of the same runs in other suites serve as well
-            if row.measure == TRAINING_SPEED and row.run in runs and row.outdated_by(inputs[row.run]) is None
+            for row in (*self.earlier.values(), *recorded)
+            if row.measure == measure and row.run in inputs and row.outdated_by(inputs[row.run]) is None
         }
-        if known.keys() != runs.keys():
-            self.runner.log("measuring the time of a step of every run")
-            measured = measure_speeds(runs, self.suite.data_folders(self.out)[0])
+        if known.keys() != inputs.keys():
+            self.runner.log(f"measuring {title} of every run")
             about: dict[str, Any] = {"suite": self.suite.name, "seed": self.suite.seeds[0], "origin": origin()}
             known = {
-                name: ResultRow(**about, run=name, measure=TRAINING_SPEED, values=values, inputs=inputs[name])
-                for name, values in measured.items()
+                name: ResultRow(**about, run=name, measure=measure, values=values, inputs=inputs[name])
+                for name, values in measured().items()
             }
-            self._add(list(known.values()))
-            self._save()  # the next call trains for the same number of steps
-        self.rows |= {(row.run, row.seed, row.measure): row for row in known.values()}
-        return {name: float(row.values["step_s"]) for name, row in known.items()}
+        self._add(list(known.values()))
+        self._save()  # the next call takes these, and trains for the same number of steps
+        return known
 
     def _measure_ngram(self, order: int) -> None:
         """Add the bits per byte of an n-gram model that counts all of the training text, beside the runs."""
@@ -450,31 +484,37 @@ class _SuiteRun:
         return rows
 
 
-def speed_inputs(run: RunSpec) -> dict[str, str]:
-    """Hashes of what the time of a step, and of a decoded token, depends on besides the machine."""
+def training_speed_inputs(run: RunSpec) -> dict[str, str]:
+    """Hashes of what the time of a training step depends on besides the machine."""
     training = run.resolved().training.model_dump(mode="json")
     step = {name: training[name] for name in STEP_FIELDS} | {"optimizer": training["optimizer"]["kind"]}
     return {"model": description_hash(run.model), "step": hash_of(step)}
 
 
-def measure_speeds(runs: Mapping[str, RunSpec], data: Path) -> dict[str, dict[str, float]]:
-    """Seconds of a training step, training tokens per second and decoded tokens per second, with random weights.
+def decoding_speed_inputs(run: RunSpec) -> dict[str, str]:
+    """The hash of what the speed of decoding depends on besides the machine."""
+    return {"model": description_hash(run.model)}
 
-    Medians; all runs take turns, so that other load of the machine affects all of them.
+
+def training_speeds(runs: Mapping[str, RunSpec]) -> dict[str, dict[str, float]]:
+    """Seconds of a training step and training tokens per second, with random weights: medians, the runs in turn.
+
+    Rows that were recorded when decoding was a part of this measure have `decode_tokens_per_s` as well, which nothing
+    reads: compiled steps have made it several times as fast since.
     """
-    tokenizer = Tokenizer.load(data / "tokenizer.json")
     steps = {name: training_step(run.model, run.training, run.training.batch_size) for name, run in runs.items()}
     step_s = seconds_in_turn(steps)
+    tokens = {name: run.training.batch_size * run.model.context_length for name, run in runs.items()}
+    return {name: {"step_s": own, "training_tokens_per_s": tokens[name] / own} for name, own in step_s.items()}
+
+
+def decoding_speeds(runs: Mapping[str, RunSpec], data: Path) -> dict[str, dict[str, float]]:
+    """Decoded tokens per second of one stream, with random weights: medians, the runs in turn (`decode_speeds`)."""
+    tokenizer = Tokenizer.load(data / TOKENIZER)
     models = [LanguageModel(Decoder(run.model).eval(), tokenizer) for run in runs.values()]
-    decoded = decode_speeds(models, "Once upon a time", Sampling(temperature=0.0))
-    return {
-        name: {
-            "step_s": step_s[name],
-            "training_tokens_per_s": run.training.batch_size * run.model.context_length / step_s[name],
-            "decode_tokens_per_s": speed,
-        }
-        for (name, run), speed in zip(runs.items(), decoded, strict=True)
-    }
+    tokens = tokens_with_room(models, DECODED_PROMPT)
+    speeds = decode_speeds(models, DECODED_PROMPT, Sampling(temperature=0.0), tokens)
+    return {name: {"decode_tokens_per_s": speed} for name, speed in zip(runs, speeds, strict=True)}
 
 
 def summarize_suite(suite: Suite, rows: Sequence[ResultRow]) -> Findings:

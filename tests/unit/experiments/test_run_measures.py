@@ -107,17 +107,93 @@ def test_questions_that_fail_do_not_lose_trained_runs(tmp_path: Path, monkeypatc
 
 
 def test_baselines_and_speeds_are_recorded_rows(tmp_path: Path):
-    wanted = {"ngram": {"order": 2}, "training_speed": {}}
+    wanted = {"ngram": {"order": 2}, "training_speed": {}, "decoding_speed": {}}
     first = compare({**PLAIN, "measures": wanted}, tmp_path / "out")
     rows = {(row.run, row.measure): row for row in read_rows(tmp_path / "out" / "results.jsonl")}
     assert rows["n-gram", "likelihood"].values["order"] == 2
     assert first.ngram is not None and first.ngram["bits_per_byte"] > 0
-    assert {run for run, measure in rows if measure == "training_speed"} == {"one", "two"}
-    assert rows["one", "training_speed"].values["step_s"] > 0
+    for run in ("one", "two"):
+        training, decoding = rows[run, "training_speed"], rows[run, "decoding_speed"]
+        assert training.values.keys() == {"step_s", "training_tokens_per_s"} and training.values["step_s"] > 0
+        assert decoding.values.keys() == {"decode_tokens_per_s"} and decoding.values["decode_tokens_per_s"] > 0
+        assert decoding.inputs == {"model": training.inputs["model"]} and "step" in training.inputs
+        assert {"processor", "date"} <= decoding.origin.keys()
     logged: list[str] = []
     compare({**PLAIN, "measures": wanted}, tmp_path / "out", logged.append)
     again = {(row.run, row.measure): row for row in read_rows(tmp_path / "out" / "results.jsonl")}
     assert again == rows and not any("measuring" in line or "counting" in line for line in logged)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What is measured, `step` or `decoding`, with the number of runs; the times themselves are made up."""
+    found: list[tuple[str, int]] = []
+
+    def seconds(steps: dict[str, object]) -> dict[str, float]:
+        found.append(("step", len(steps)))
+        return dict.fromkeys(steps, 0.5)
+
+    def speeds(models: list[object], *settings: object) -> list[float]:
+        found.append(("decoding", len(models)))
+        return [7.0] * len(models)
+
+    monkeypatch.setattr("linnet.experiments.run.seconds_in_turn", seconds)
+    monkeypatch.setattr("linnet.experiments.run.decode_speeds", speeds)
+    return found
+
+
+@pytest.mark.parametrize(("measure", "what"), [("training_speed", "step"), ("decoding_speed", "decoding")])
+def test_each_speed_is_measured_alone(measure: str, what: str, tmp_path: Path, measured: list[tuple[str, int]]):
+    compare({**PLAIN, "measures": {measure: {}}}, tmp_path / "out")
+    rows = read_rows(tmp_path / "out" / "results.jsonl")
+    assert measured == [(what, 2)]
+    assert [row.run for row in rows if row.measure == measure] == ["one", "two"]
+    assert {row.measure for row in rows} == {"training", "likelihood", measure}
+    suite, record = Suite.parse({**PLAIN, "measures": {measure: {}}}, "test"), ResultTable()
+    run_suite(suite, tmp_path / "out", Runner([].append), record=record)  # rows of the folder come into a new record
+    assert measured == [(what, 2)] and [row.run for row in record.of("suite", measure)] == ["one", "two"]
+
+
+def test_an_old_row_with_both_speeds_is_one_of_training(tmp_path: Path, measured: list[tuple[str, int]]):
+    suite = Suite.parse({**PLAIN, "measures": {"training_speed": {}}}, "test")
+    run_suite(suite, tmp_path / "first", Runner([].append), record=ResultTable(tmp_path / "record.jsonl"))
+    record = ResultTable(tmp_path / "record.jsonl")
+    old = [
+        row.model_copy(update={"values": {**row.values, "decode_tokens_per_s": 3.0}})
+        for row in record.of("suite", "training_speed")
+    ]
+    record.add(old)
+    both = Suite.parse({**PLAIN, "measures": {"training_speed": {}, "decoding_speed": {}}}, "test")
+    logged: list[str] = []
+    run_suite(both, tmp_path / "second", Runner(logged.append), record=record)
+    assert measured == [("step", 2), ("decoding", 2)] and "suite: 0 to train; 6 rows are in the record" in logged
+    after = ResultTable(tmp_path / "record.jsonl")
+    assert len(old) == 2 and after.of("suite", "training_speed") == old
+    assert [row.values for row in after.of("suite", "decoding_speed")] == [{"decode_tokens_per_s": 7.0}] * 2
+
+
+def test_decoding_is_measured_again_for_another_model_or_a_new_run_alone(
+    tmp_path: Path, measured: list[tuple[str, int]]
+):
+    def run(out: str, **changed: Any) -> None:
+        suite = Suite.parse({**PLAIN, "measures": {"decoding_speed": {}}, **changed}, "test")
+        run_suite(suite, tmp_path / out, Runner([].append), record=ResultTable(tmp_path / "record.jsonl"))
+
+    first, second = PLAIN["runs"]
+    run("first", runs=[first])
+    run("another-recipe", runs=[first], training={**PLAIN["training"], "batch_size": 1})
+    run("another-suite", runs=[first], name="another")  # whose times serve as well
+    assert measured == [("decoding", 1)]
+    run("new-run", runs=[first, second])  # speeds are compared with each other
+    run("another-model", runs=[first, {**second, "set": {"model.d_model": 16}}])
+    assert measured == [("decoding", 1), ("decoding", 2), ("decoding", 2)]
+
+
+def test_decoding_ends_with_the_context_of_learned_positions(tmp_path: Path):
+    model = {**PLAIN["model"], "embedding": {"positions": "learned"}}
+    compare({**PLAIN, "model": model, "measures": {"decoding_speed": {}}}, tmp_path / "out")
+    rows = read_rows(tmp_path / "out" / "results.jsonl")
+    assert [row.values["decode_tokens_per_s"] > 0 for row in rows if row.measure == "decoding_speed"] == [True] * 2
 
 
 def test_equal_time_keeps_the_steps_of_the_first_call(tmp_path: Path):

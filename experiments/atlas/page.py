@@ -24,7 +24,12 @@ from linnet.experiments.results import (
     ResultTable,
     inputs_of,
 )
-from linnet.experiments.run import TRAINING_SPEED, speed_inputs
+from linnet.experiments.run import (
+    DECODING_SPEED,
+    TRAINING_SPEED,
+    decoding_speed_inputs,
+    training_speed_inputs,
+)
 from linnet.experiments.suite import Suite, load_suites
 from linnet.model.cost import model_cost
 from linnet.present import numbers
@@ -42,7 +47,12 @@ ALL_PROMPTS = "all"
 """The row of `linnet evaluate --suite instructions` over all prompts."""
 
 SHORT, LONG = 1024, 65_536
-SPEEDS = ("training_tokens_per_s", "decode_tokens_per_s")
+SPEEDS = {
+    TRAINING_SPEED: ("training, tokens/s", "training_tokens_per_s"),
+    DECODING_SPEED: ("decoding, tokens/s", "decode_tokens_per_s"),
+}
+"""Title and figure of each measure of a speed."""
+
 CAN, CANNOT = 0.95, "no better than chance"
 """From that share of symbols right on, a mixer is said to be able to do a task."""
 
@@ -83,9 +93,13 @@ class Atlas:
         """The row of equal time; attention's is that of its first seed."""
         return self.row(text if mixer == "attention" else f"{text}-time", mixer)
 
-    def speed(self, mixer: str) -> Mapping[str, float]:
-        row = self.row(SPEED_SUITE, mixer, TRAINING_SPEED)
-        return {} if row is None else row.values
+    def speed(self, mixer: str, measure: str) -> float | None:
+        """Tokens per second, of a measure of `SPEEDS`; None if it was not measured.
+
+        The figure of decoding in a row of training is not read: such a row is older than compiled steps.
+        """
+        row = self.row(SPEED_SUITE, mixer, measure)
+        return None if row is None else float(row.values[SPEEDS[measure][1]])
 
     def ranked(self) -> list[str]:
         """Mixers, best on TinyStories first; without a result there, last."""
@@ -125,7 +139,7 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def quality_table(atlas: Atlas) -> str:
     """All mixers, best on TinyStories first."""
     heads = ["mixer", *TEXTS.values(), *(f"{title}, attention's time" for title in TEXTS.values())]
-    heads += ["training, tokens/s", "decoding, tokens/s", "state at 1k", "state at 64k", "name recall"]
+    heads += [*(title for title, _ in SPEEDS.values()), "state at 1k", "state at 64k", "name recall"]
     rows = []
     for name in atlas.ranked():
         cells = []
@@ -135,8 +149,8 @@ def quality_table(atlas: Atlas) -> str:
             cells.append(f"{statistics.fmean(bits):.3f}{spread}" if bits else "–")
         times = [atlas.timed(text, name) for text in TEXTS]
         cells += ["–" if row is None else f"{row.values['bits_per_byte']:.3f}" for row in times]
-        speed, recall = atlas.speed(name), atlas.row(STORIES, name, NAME_RECALL)
-        cells += [numbers.grouped(speed[key]) if key in speed else "–" for key in SPEEDS]
+        speeds, recall = [atlas.speed(name, measure) for measure in SPEEDS], atlas.row(STORIES, name, NAME_RECALL)
+        cells += ["–" if speed is None else numbers.grouped(speed) for speed in speeds]
         cells += [numbers.binary(size) for size in atlas.state_bytes[name]]
         rows.append([name, *cells, "–" if recall is None else recall_cell(recall.values["name_recall"])])
     return markdown(heads, rows)
@@ -311,11 +325,40 @@ def quality_columns(atlas: Atlas) -> dict[str, dict[str, ResultRow]]:
         columns |= by_seed(atlas, text, title)
         times = {name: atlas.timed(text, name) for name in atlas.models}
         columns[f"{title}, attention's time"] = {name: row for name, row in times.items() if row is not None}
-    for suite, measure, title in ((SPEED_SUITE, TRAINING_SPEED, "tokens/s"), (STORIES, NAME_RECALL, "name recall")):
+    timed = [(SPEED_SUITE, measure, title) for measure, (title, _) in SPEEDS.items()]
+    for suite, measure, title in (*timed, (STORIES, NAME_RECALL, "name recall")):
         rows = {name: atlas.row(suite, name, measure) for name in atlas.models}
         columns[title] = {name: row for name, row in rows.items() if row is not None}
     counted = {title: atlas.row(text, "n-gram") for text, title in TEXTS.items()}
     return columns | {"n-gram": {title: row for title, row in counted.items() if row is not None}}
+
+
+def timed_on(atlas: Atlas) -> str:
+    """A sentence about the processors that the two speeds were measured on, as far as they were."""
+    processors = {}
+    for measure in SPEEDS:
+        rows = [row for name in atlas.models if (row := atlas.row(SPEED_SUITE, name, measure)) is not None]
+        processors[measure] = " and ".join(dict.fromkeys(origin_cells(row.origin)[2] for row in rows))
+    training, decoding = (processors[measure] or "none yet" for measure in (TRAINING_SPEED, DECODING_SPEED))
+    if training == decoding:
+        return f"training and decoding were timed on {training}."
+    return (
+        f"decoding was timed on {decoding}; training, whose times decide the steps of attention's time, on {training}."
+        " Figures of a column can be compared with each other, not with those of the other."
+    )
+
+
+def missing_speeds(atlas: Atlas) -> dict[str, list[str]]:
+    """Mixers whose speed is missing, or of another model than today's, by the title of the speed."""
+    suite, found = atlas.suites[SPEED_SUITE], dict[str, list[str]]()
+    inputs_by_measure = {TRAINING_SPEED: training_speed_inputs, DECODING_SPEED: decoding_speed_inputs}
+    for measure, (title, _) in SPEEDS.items():
+        for run in suite.runs:
+            row = atlas.row(SPEED_SUITE, run.name, measure)
+            inputs = inputs_by_measure[measure](suite.run_spec(run, 0, Path("data")))
+            if row is None or row.outdated_by(inputs):
+                found.setdefault(title, []).append(run.name)
+    return found
 
 
 def outdated(atlas: Atlas, keys: Sequence[str]) -> str:
@@ -333,9 +376,7 @@ def outdated(atlas: Atlas, keys: Sequence[str]) -> str:
             missing = not rows and run.name != suite.equal_time_as
             if missing or any(row.outdated_by(inputs) for row in rows):
                 found.setdefault(key, []).append(run.name)
-            speed = atlas.row(SPEED_SUITE, run.name, TRAINING_SPEED) if key == SPEED_SUITE else None
-            if speed is not None and speed.outdated_by(speed_inputs(suite.run_spec(run, 0, Path("data")))):
-                found.setdefault("speeds", []).append(run.name)
+    found |= missing_speeds(atlas) if SPEED_SUITE in keys else {}
     if not found:
         return "All results are of today's models and recipes."
     named = "; ".join(f"{key}: {', '.join(names)}" for key, names in found.items())
@@ -345,10 +386,9 @@ def outdated(atlas: Atlas, keys: Sequence[str]) -> str:
 def write_page(record: ResultTable, page: Path = PAGE) -> None:
     """Write the page, and its plots beside it."""
     atlas = Atlas(record)
-    names = [name for name in atlas.ranked() if atlas.speed(name)]
-    time_plot = scattered(
-        atlas, names, "microseconds of training a token", lambda name: 1e6 / atlas.speed(name)[SPEEDS[0]]
-    )
+    speeds = {name: atlas.speed(name, TRAINING_SPEED) for name in atlas.ranked()}
+    spent_us = {name: 1e6 / speed for name, speed in speeds.items() if speed is not None}
+    time_plot = scattered(atlas, list(spent_us), "microseconds of training a token", lambda name: spent_us[name])
     time_plot.write(page.with_name("atlas-time.png"))
     state_plot = scattered(
         atlas, atlas.ranked(), "KiB of state at 65,536 tokens", lambda name: atlas.state_bytes[name][1] / 1024
@@ -376,6 +416,7 @@ def write_page(record: ResultTable, page: Path = PAGE) -> None:
             order=next(iter(known.values())).values["order"],
             counted=" and ".join(f"{row.values['bits_per_byte']:.3f} on {title}" for title, row in known.items()),
             tokens=numbers.grouped(tokens[SPEED_SUITE]),
+            timed_on=timed_on(atlas),
             story_tokens=numbers.grouped(tokens[STORIES]),
             origins=origins_table(quality_columns(atlas)),
             outdated=outdated(atlas, [key for key in atlas.suites if key not in (*ABILITIES, TAUGHT)]),

@@ -25,7 +25,13 @@ from linnet.experiments import jobs
 from linnet.experiments.data import text_hash
 from linnet.experiments.jobs import Diverged, Planned, Runner
 from linnet.experiments.results import ABILITY, LIKELIHOOD, NAME_RECALL, ResultRow, ResultTable, inputs_of
-from linnet.experiments.run import TRAINING_SPEED, run_suite
+from linnet.experiments.run import (
+    DECODING_SPEED,
+    TRAINING_SPEED,
+    decoding_speed_inputs,
+    run_suite,
+    training_speed_inputs,
+)
 from linnet.experiments.suite import Suite
 from linnet.experiments.suite_report import side_by_side
 from linnet.layers.registry import MIXERS
@@ -224,6 +230,58 @@ def test_the_page_is_made_of_the_record(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Plot, "write", lambda plot, path: None)
     page.write_page(ResultTable(page.RECORD), tmp_path / "atlas.md")
     assert (tmp_path / "atlas.md").read_text() == (ROOT / "docs" / "atlas.md").read_text()
+
+
+def timed(run: str, measure: str, spec: RunSpec, processor: str, **values: float) -> ResultRow:
+    """A row of a speed of the atlas."""
+    inputs = decoding_speed_inputs(spec) if measure == DECODING_SPEED else training_speed_inputs(spec)
+    origin = {"commit": "abc", "date": "2026-11-28", "processor": processor, "amx": None}
+    about: dict[str, Any] = {"suite": "atlas tinystories", "seed": 0, "inputs": inputs, "origin": origin}
+    return ResultRow(**about, run=run, measure=measure, values=values)
+
+
+def test_decoding_is_shown_of_its_own_rows_alone(suites: dict[str, Suite]):
+    """An old row of training has both speeds; only its time of training is shown."""
+    runs, record = specs(suites["tinystories"]), ResultTable()
+    atlas = Atlas(record, suites)
+    assert page.timed_on(atlas) == "training and decoding were timed on none yet."
+    old = {"step_s": 0.1, "training_tokens_per_s": 20480.0, "decode_tokens_per_s": 1111.0}
+    record.add(timed(name, TRAINING_SPEED, run, "X", **old) for name, run in runs.items())
+    table = page.quality_table(atlas)
+    assert "training, tokens/s | decoding, tokens/s" in table
+    assert "| 20,480 | – |" in table and "1,111" not in table
+    assert page.missing_speeds(atlas) == {"decoding, tokens/s": [*runs]}
+    assert page.timed_on(atlas).startswith("decoding was timed on none yet; training, whose times decide")
+    record.add(timed(name, DECODING_SPEED, run, "Y", decode_tokens_per_s=9999.0) for name, run in runs.items())
+    assert "| 20,480 | 9,999 |" in page.quality_table(atlas) and page.missing_speeds(atlas) == {}
+    assert page.timed_on(atlas).startswith("decoding was timed on Y; training, whose times decide")
+    columns = page.quality_columns(atlas)
+    assert [line for line in origins_table(columns).splitlines() if "tokens/s" in line] == [
+        "| abc | 2026-11-28 | X | training, tokens/s: all |",
+        "| abc | 2026-11-28 | Y | decoding, tokens/s: all |",
+    ]
+    record.add([timed("TED", DECODING_SPEED, runs["H3"], "Y", decode_tokens_per_s=1.0)])
+    record.add([timed("H3", TRAINING_SPEED, runs["TED"], "X", **old)])
+    assert page.missing_speeds(atlas) == {"training, tokens/s": ["H3"], "decoding, tokens/s": ["TED"]}
+    record.add(timed(name, DECODING_SPEED, run, "X", decode_tokens_per_s=9999.0) for name, run in runs.items())
+    assert page.timed_on(atlas) == "training and decoding were timed on X."
+
+
+def test_the_first_page_of_the_project_shows_figures_of_the_atlas():
+    """Six rows of README.md: bits per byte, at equal time, name recall in whole per cent, training speed."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("| mixer | bits per byte |"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[head + 2 : head + 8]]
+    atlas = Atlas(ResultTable(page.RECORD))
+    for mixer, bits, equal_time, recall, training, *_ in rows:
+        name = mixer.removesuffix(" (PLDR-LLM)")
+        timed_row, recalled = atlas.timed("tinystories", name), atlas.row("stories", name, NAME_RECALL)
+        assert timed_row is not None and recalled is not None
+        names = recalled.values["name_recall"]
+        assert f"{sum(own := atlas.bits('tinystories', name)) / len(own):.3f}" == bits
+        assert f"{timed_row.values['bits_per_byte']:.3f}" == equal_time
+        assert f"{names['right'] / names['mentions']:.0%}".replace("%", " %") == recall
+        assert f"{atlas.speed(name, TRAINING_SPEED):,.0f}" == training
 
 
 def test_the_best_six_have_three_seeds():

@@ -127,11 +127,21 @@ def set_to(page: Page, **values: float) -> None:
                    " one.dispatchEvent(new Event('input')); }")  # fmt: skip
 
 
-def write(page: Page, prompt: str = PROMPT, tokens: int = COUNT, button: str = "write") -> None:
-    """Greedily, until all models have written."""
-    set_to(page, temperature=0, tokens=tokens)
+def write(page: Page, prompt: str = PROMPT, tokens: int = COUNT, button: str = "write", temperature: int = 0) -> None:
+    """Until all models have written; greedily, if `temperature`, the place of its slider, does not say otherwise."""
+    set_to(page, temperature=temperature, tokens=tokens)
     page.value(f"document.getElementById('prompt').value = {prompt!r}; document.getElementById({button!r}).click()")
     page.until("document.getElementById('write').disabled === false")
+
+
+@contextmanager
+def filled(page: Page, **texts: str) -> Iterator[None]:
+    """With these texts in its fields."""
+    for name, text in texts.items():
+        page.value(f"document.getElementById({name!r}).value = {json.dumps(text)}")
+    yield
+    for name in texts:
+        page.value(f"document.getElementById({name!r}).value = ''")
 
 
 def tokens_on(page: Page, number: int) -> list[int]:
@@ -165,7 +175,9 @@ def test_the_same_tokens_as_python_and_how_fast(page: Page, made: Made):
         assert tokens_on(page, number) == greedily(load(model, device="cpu"))
     figures = page.value("[...document.querySelectorAll('.figures')].map(one => one.innerText)")
     assert all("tokens/s" in one and "–" not in one for one in figures)
-    assert "1 thread (the host does not allow more" in page.value("document.getElementById('note').innerText")
+    assert "1 thread (more need the headers of cross-origin isolation" in page.value(
+        "document.getElementById('note').innerText"
+    )
 
 
 def test_a_long_prompt_is_read_at_once(page: Page, made: Made):
@@ -275,6 +287,130 @@ def test_stop_ends_a_text_and_more_continues_it(page: Page, made: Made):
     before = len(tokens_on(page, 1))
     write(page, button="more", tokens=5)
     assert before < len(tokens_on(page, 1)) <= before + 5  # fewer where the text ends
+
+
+SEED, SLIDER = 2**40 + 7, 20
+"""A seed of more than 32 bits, and the place of the slider for a temperature of 1."""
+
+
+def problems_of(page: Page) -> list[str]:
+    found: list[str] = page.value("[...document.querySelectorAll('.problem')].map(one => one.innerText)")
+    return found
+
+
+def warmly(source: LanguageModel, tokens: int) -> Session:
+    """A session of Python that has generated behind the prompt with the seed."""
+    session = Session(source)
+    session.feed(PROMPT)
+    session.generate(tokens, temperature=1.0, seed=SEED)
+    return session
+
+
+def test_a_seed_gives_the_tokens_of_python_and_goes_on(page: Page, made: Made):
+    """Each model has the numbers from the first one on, and continues them whatever then stands in the field."""
+    with filled(page, seed=str(SEED)):
+        write(page, tokens=40, temperature=SLIDER)
+    begun = [tokens_on(page, number) for number in range(3)]
+    with filled(page, seed="3"):
+        write(page, tokens=40, temperature=SLIDER, button="more")
+    for number, model in enumerate(made.models.values()):
+        session = warmly(load(model, device="cpu"), 40)
+        assert begun[number] == session.token_ids
+        session.generate(40, temperature=1.0)
+        assert tokens_on(page, number) == session.token_ids != begun[number]
+    figures = page.value("[...document.querySelectorAll('.figures')].map(one => one.innerText)")
+    assert all(one.endswith(f" · seed\N{NO-BREAK SPACE}{SEED}") for one in figures)
+
+
+def test_without_a_seed_texts_differ_and_can_be_repeated(page: Page):
+    write(page, tokens=40, temperature=SLIDER)
+    first, said = tokens_on(page, 1), page.value("document.querySelector('.figures').innerText")
+    write(page, tokens=40, temperature=SLIDER)
+    assert tokens_on(page, 1) != first
+    with filled(page, seed=said.partition(" · seed\N{NO-BREAK SPACE}")[2]):
+        write(page, tokens=40, temperature=SLIDER)
+    assert tokens_on(page, 1) == first
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_random_numbers_continue_in_a_state_of_the_page(number: int, page: Page, made: Made, tmp_path: Path):
+    """Behind greedy tokens, which use none, in Python and on the page; a rewind takes back those of the page."""
+    source = load(list(made.models.values())[number], device="cpu")
+    with filled(page, seed=str(SEED)):
+        write(page, tokens=10, temperature=SLIDER)
+        write(page, tokens=5, button="more")
+        write(page, tokens=10, temperature=SLIDER, button="more")
+    begun, file = tokens_on(page, number), saved_by(page, number, tmp_path)
+    session = Session.load(source, file)
+    assert (session.seed, session._drawn) == (SEED, 20)
+    load_on(page, number, file)
+    write(page, tokens=20, temperature=SLIDER, button="more")
+    session.generate(20, temperature=1.0)
+    assert tokens_on(page, number) == session.token_ids != begun
+    session.rewind(35)
+    assert (session.seed, session._drawn) == (SEED, 10)
+    session.generate(5, temperature=0)
+    session.generate(30, temperature=1.0)
+    assert tokens_on(page, number) == session.token_ids
+
+
+def test_random_numbers_continue_in_a_state_of_python(page: Page, made: Made, tmp_path: Path):
+    session = warmly(load(made.models["attention"], device="cpu"), 20)
+    session.save(tmp_path / "python.safetensors")
+    load_on(page, 1, tmp_path / "python.safetensors")
+    write(page, tokens=20, temperature=SLIDER, button="more")
+    session.generate(20, temperature=1.0)
+    assert tokens_on(page, 1) == session.token_ids
+
+
+def shown_on(page: Page, number: int) -> str:
+    """What a model has generated, as it is seen."""
+    card = f"document.querySelectorAll('.card')[{number}]"
+    found: str = page.value(
+        f"[...{card}.querySelectorAll('.text span:not(.given)')].map(one => one.textContent).join('')"
+    )
+    return found
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_stop_text_ends_a_text_as_in_python(number: int, page: Page, made: Made):
+    """It is not seen, but its tokens are part of the stream; what only may be its beginning is shown at the end."""
+    source = load(list(made.models.values())[number], device="cpu")
+    whole = source.generate(PROMPT, 60, temperature=0.0)
+    assert len(whole) > 40
+    stop = [whole[20:23], whole[:2] + "~"]
+    session = Session(source)
+    session.feed(PROMPT)
+    said = session.generate(60, temperature=0, stop=stop)
+    assert session.has_stopped and whole.startswith(said) and stop[0] not in said
+    written = "\n".join(text.replace("\\", "\\\\").replace("\n", "\\n") for text in stop)
+    with filled(page, stops=written):
+        write(page, tokens=60)
+    assert tokens_on(page, number) == session.token_ids
+    assert shown_on(page, number) == said
+    write(page, tokens=10, button="more")
+    assert shown_on(page, number) == said + session.generate(10, temperature=0)
+    with filled(page, stops=whole[:6] + "~"):  # held back, until the number of tokens is reached
+        write(page, tokens=6)
+    begun = Session(source)
+    begun.feed(PROMPT)
+    assert shown_on(page, number) == begun.generate(6, temperature=0) != ""
+
+
+def test_what_is_no_seed_or_stop_text_is_refused_in_one_line(page: Page):
+    write(page, tokens=3)
+    before = tokens_on(page, 0)
+    for field, text, problem in (
+        ("seed", "-1", "seed -1: expected a whole number from 0 to 2^63 - 1"),
+        ("stops", "a\\q", "stop text a\\q: \\q: expected \\n, \\r, \\t or \\\\"),
+    ):
+        for button in ("write", "more"):
+            with filled(page, **{field: text}):
+                write(page, button=button)
+            assert problems_of(page) == [problem] * 3
+            assert tokens_on(page, 0) == before
+    write(page, tokens=3, button="more")
+    assert problems_of(page) == [""] * 3
 
 
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (400, True), (1400, False)])

@@ -1,7 +1,9 @@
-"""What the page does with numbers is what Python does with them: evictions, lifetimes, sampling, files."""
+"""What the page does with numbers is what Python does with them: evictions, lifetimes, sampling, seeds, files."""
 
 import base64
+import json
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.core.arrays import read_tensors, write_tensors
-from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose
+from linnet.core.errors import UserError
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, row_uniforms
+from linnet.inference.stream_record import GeneratedRun, StreamRecord
+from linnet.inference.streams import Request, streams_of
 from linnet.layers.mixers.ted import EvictionCache
 from linnet.ops.decay.eviction import lifetimes, relevance, survivors
 
@@ -131,6 +136,130 @@ def test_the_same_penalties_bit_for_bit(script):
         )
         expected_BV = adjust(logits_BV, sampling, [counts] * len(logits_BV))
         assert torch.equal(torch.tensor(rows), expected_BV), sampling
+
+
+SEEDS = [0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**40 + 7, 2**53 + 1, 2**63 - 1]
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 311, 312, 1000])
+def test_a_seed_has_the_random_numbers_of_pytorch(script, drawn: int):
+    found = script(
+        """const { TextRandom, readSeed } = await import("./random.js");
+        return given.seeds.map(seed => {
+            const random = new TextRandom(readSeed(seed), given.drawn);
+            return Array.from({ length: 3000 }, (_, place) => {
+                const { uniform } = random;
+                if (uniform !== random.uniform) throw new Error("a number that was not used is gone");
+                random.count(place, true);
+                random.count(place, false);
+                return uniform;
+            });
+        });""",
+        {"seeds": [str(seed) for seed in SEEDS], "drawn": drawn},
+    )
+    for seed, numbers in zip(SEEDS, found, strict=True):
+        assert numbers == [float(number) for number in islice(row_uniforms(seed, 1, drawn), 3000)], seed
+
+
+def test_the_seeds_of_python_are_accepted_and_no_others(script):
+    body = """const { readSeed } = await import("./random.js");
+        return given.map(text => { try { return `${readSeed(text)}`; } catch (error) { return error.message; } });"""
+    refused = ["-1", "1.5", "x", "1e3", str(2**63)]
+    found = script(body, ["", " 007 ", *map(str, SEEDS), *refused])
+    assert found[:-5] == ["null", "7", *map(str, SEEDS)]
+    assert found[-5:] == [f"seed {seed}: expected a whole number from 0 to 2^63 - 1" for seed in refused]
+    Sampling(seed=max(SEEDS))
+    for seed in (-1, 2**63):
+        with pytest.raises(UserError):
+            Sampling(seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS[::3])
+def test_a_seed_chooses_the_same_tokens(seed: int, script):
+    """Among 50 tokens, 200 times; the second half of the numbers by another text that begins there."""
+    torch.manual_seed(0)
+    logits_TBV = 2 * torch.randn(200, 1, 50)
+    left = iter(logits_TBV)
+    request = Request([0], len(logits_TBV), Sampling(temperature=0.9, top_p=0.95, seed=seed))
+    (stream,) = streams_of([request], lambda tokens_BT: next(left), 50, torch.zeros(1, 1, dtype=torch.int64))
+    found = script(
+        """const { choose } = await import("./sampling.js");
+        const { TextRandom, readSeed } = await import("./random.js");
+        let random = new TextRandom(readSeed(given.seed));
+        return given.logits.map((logits, place) => {
+            if (place === 100) random = new TextRandom(random.seed, random.drawn);
+            const token = choose(Float32Array.from(logits), { temperature: 0.9, topK: 0, topP: 0.95 }, random.uniform);
+            random.count(place, false);
+            return token;
+        });""",
+        {"seed": str(seed), "logits": logits_TBV[:, 0].tolist()},
+    )
+    assert found == [event.token for event in stream]
+
+
+SAVED = """
+const { loadStream, saveStream } = await import("./stream_file.js");
+const { writeTensors } = await import("./safetensors.js");
+const { TextRandom, readSeed } = await import("./random.js");
+const identity = { model: "a".repeat(64), tokenizer: "7".repeat(64) }, note = { tokens: JSON.stringify(given.tokens) };
+const stream = {
+    held: [], states: {}, position: 4, capacity: 64, policy: {}, description: { cache_policies: [] }, adopt: () => {},
+};
+const one = { data: BigInt64Array.of(4n), dims: [1] };
+const python = writeTensors({ positions: one, capacity: one }, { ...note, stream: given.record });
+const { random, counts } = loadStream(python.buffer, stream, identity);
+const uniform = random.uniform;
+for (const isGreedy of [false, false, true]) {
+    random.count(given.tokens.length, isGreedy);
+    given.tokens.push(3);
+}
+const bytes = saveStream(stream, given.tokens, counts, random, { held: [], opening: false }, identity);
+const again = loadStream(bytes.buffer, stream, identity).random;
+const size = Number(new DataView(bytes.buffer).getBigUint64(0, true));
+const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
+const asText = `${again.seed}`;
+return { uniform, next: again.uniform, seed: asText, record: header.__metadata__.stream };
+"""
+
+
+@pytest.mark.parametrize("has_runs", [True, False])
+@pytest.mark.parametrize("seed", [5, 2**63 - 1])
+def test_a_file_keeps_the_seed_and_its_place(seed: int, has_runs: bool, script):
+    """A seed has more digits than the numbers of JavaScript; what Python writes is read, and the other way round."""
+    tokens, runs = [9, 1, 2, 2, 4], [(2, 3, 2**62 + 1, 0, False), (3, 5, seed, 6, False)]
+    record = {
+        "model": "a" * 64,
+        "tokenizer": "7" * 64,
+        "pending": [4],
+        "text": {"held": "", "opening": False},
+        "seed": seed,
+        "drawn": 8,
+        "seen": [9, 1, 2],
+        "generated": {2: 2, 4: 1},
+        "runs": runs if has_runs else None,
+    }
+    found = script(SAVED, {"tokens": list(tokens), "record": json.dumps(record)})
+    uniforms = [float(number) for number in islice(row_uniforms(seed, 1, 8), 3)]
+    assert (found["seed"], found["uniform"], found["next"]) == (str(seed), uniforms[0], uniforms[2])
+    back = StreamRecord.parse(json.loads(found["record"]), "the page")
+    assert (back.seed, back.drawn, back.tokenizer) == (seed, 10, "7" * 64)
+    *before, drawn, greedy = back.generated_runs(8)
+    if has_runs:
+        assert (before, drawn) == ([GeneratedRun(*runs[0])], GeneratedRun(3, 7, seed, 6, False))
+    else:
+        assert (before, drawn) == ([GeneratedRun(2, 5, seed, 8, True)], GeneratedRun(5, 7, seed, 8, False))
+    assert greedy == GeneratedRun(7, 8, seed, 10, True)
+
+
+def test_a_place_that_no_text_reaches_is_refused(script):
+    body = """const { TextRandom } = await import("./random.js");
+        return given.map(drawn => {
+            try { return `${new TextRandom(1n, drawn).drawn}`; } catch (error) { return error.message; }
+        });"""
+    assert script(body, [-1, 1e15, 0.5, 7]) == [
+        *[f"drawn {n}: expected 0 to 100000000" for n in ("-1", "1000000000000000", "0.5")],
+        "7",
+    ]
 
 
 def test_biases_are_read_or_refused(script):

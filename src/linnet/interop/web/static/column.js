@@ -1,8 +1,10 @@
 // One model on the page: text, context over time, figures, and saving and loading of its state.
 
 import { Chart } from "./chart.js";
+import { TextRandom } from "./random.js";
 import { loadStream, saveStream } from "./stream_file.js";
 import { choose } from "./sampling.js";
+import { StopTexts } from "./stop_texts.js";
 import { Stream } from "./stream.js";
 import { TextView } from "./text_view.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -13,6 +15,8 @@ export class Column {
   #tokens = [];
   #counts;
   #decoder;
+  #random = new TextRandom();
+  #stopTexts = new StopTexts();
   #spent = { tokens: 0, ms: 0 };
   left = 0;
   #parts;
@@ -48,22 +52,37 @@ export class Column {
     return this.left > 0;
   }
 
-  // Starts a new text with `count` tokens after the prompt.
-  start(prompt, count) {
+  // Starts a new text with `count` tokens after the prompt, fewer if one of the texts `stop` comes.
+  start(prompt, { count, seed, stop }) {
     this.stream.restart();
     this.#show([this.tokenizer.endId, ...this.tokenizer.encode(prompt)]);
+    this.#random = new TextRandom(seed);
+    this.#begin(count, stop);
+  }
+
+  // Generates more tokens of the same text, whose random numbers continue; the seed is for a text that has none.
+  extend(settings) {
+    if (!this.#tokens.length) return this.start("", settings);
+    if (this.#random.seed === null) this.#random = new TextRandom(settings.seed, 0, this.#random.runs);
+    this.#begin(settings.count, settings.stop);
+  }
+
+  #begin(count, stop) {
     this.left = count;
-  }
-
-  // Generates more tokens of the same text.
-  extend(count) {
-    if (this.#tokens.length) this.left = count;
-    else this.start("", count);
+    this.#stopTexts = new StopTexts(stop);
     this.#spent = { tokens: 0, ms: 0 };
+    this.say("");
   }
 
+  // Asks for the end of the writing, which may be in the middle of a step.
   stop() {
     this.left = 0;
+  }
+
+  // Ends the writing; shows what was held back.
+  finish() {
+    this.left = 0;
+    this.#showCertain(this.#stopTexts.finish());
   }
 
   #show(tokens, decoded, counts) {
@@ -83,7 +102,12 @@ export class Column {
     if (token !== null) this.#counts.seen.add(token);
     if (!given) this.#counts.generated.set(token, (this.#counts.generated.get(token) ?? 0) + 1);
     const text = token !== null ? this.#decoder.push(token) : this.#tokens.length === 1 ? "[…] " : "";
-    this.view.add(text, token, given);
+    this.view.add(given ? text : "", token, given);
+    if (!given) this.#showCertain(this.#stopTexts.push(this.#tokens.length - 1, text));
+  }
+
+  #showCertain(texts) {
+    for (const [place, text] of texts) this.view.show(place, text);
   }
 
   // Reads a token or a piece of a prompt, and chooses the next token after the last known one.
@@ -99,9 +123,16 @@ export class Column {
       this.chart.add([...this.stream.ages.map(ages => ages.length), ...(this.fullLayers ? [read + 1] : [])]);
     }
     if (this.stream.position < this.#tokens.length) return;
-    const next = choose(logits.subarray(0, this.vocabulary), sampling, 1 - Math.random(), this.#counts);
+    this.#generate(logits.subarray(0, this.vocabulary), sampling);
+  }
+
+  #generate(logits, sampling) {
+    const isGreedy = sampling.temperature === 0;
+    const next = choose(logits, sampling, isGreedy ? 1 : this.#random.uniform, this.#counts);
+    this.#random.count(this.#tokens.length, isGreedy);
     this.#add(next);
-    this.left = this.endIds.includes(next) ? 0 : this.left - 1;
+    this.left = this.endIds.includes(next) || this.#stopTexts.hasStopped ? 0 : this.left - 1;
+    if (!this.busy) this.finish();
   }
 
   draw(threshold) {
@@ -111,7 +142,8 @@ export class Column {
     const { tokens, ms } = this.#spent;
     const speed = ms ? `${Math.round((1000 * tokens) / ms).toLocaleString("en")} tokens/s` : "– tokens/s";
     const count = this.#tokens.length.toLocaleString("en");
-    this.#parts("figures").textContent = `${count} tokens · ${speed} · state ${formatBytes(this.stream.bytes)}`;
+    const seed = this.#random.drawn ? ` · seed\u00a0${this.#random.seed}` : "";
+    this.#parts("figures").textContent = `${count} tokens · ${speed} · state ${formatBytes(this.stream.bytes)}${seed}`;
   }
 
   say(problem) {
@@ -120,13 +152,14 @@ export class Column {
 
   // Returns the bytes of a file with the stream.
   save() {
-    return saveStream(this.stream, this.#tokens, this.#counts, this.#decoder.state, this.identity);
+    return saveStream(this.stream, this.#tokens, this.#counts, this.#random, this.#decoder.state, this.identity);
   }
 
   // Restores the stream of a file; returns its eviction policy, if any.
   load(buffer) {
-    const { tokens, counts, decoded, policy } = loadStream(buffer, this.stream, this.identity);
+    const { tokens, counts, random, decoded, policy } = loadStream(buffer, this.stream, this.identity);
     this.#show(tokens, decoded, counts);
+    this.#random = random;
     const { lives } = this.stream;
     for (let place = 0; place < this.stream.position; place++)
       this.view.read(place, lives.map(ofLayer => ofLayer.get(place) ?? null));

@@ -1,4 +1,7 @@
-// Sliders with a scale of values and their text.
+// Sliders with a scale of values and their text, and fields.
+
+import { readSeed } from "./random.js";
+import { readStopTexts } from "./stop_texts.js";
 
 const LARGEST_TOP_K = 10;  // as a power of two
 const off = "off";
@@ -20,10 +23,10 @@ const SCALES = {
 export class Controls {
   #inputs = {};
   #exact = {};
-  #bias;
+  #textOf;
 
   constructor(page, changed) {
-    this.#bias = page.getElementById("bias");
+    this.#textOf = name => page.getElementById(name).value;
     for (const [name, scale] of Object.entries(SCALES)) {
       const input = page.getElementById(name);
       Object.assign(input, { min: 0, max: scale.max, step: 1, value: scale.start });
@@ -49,8 +52,17 @@ export class Controls {
     return {
       temperature: this.#value("temperature"), topK: this.#value("likeliest"), topP: this.#value("top_p"),
       minP: this.#value("min_p"), typicalP: this.#value("typical_p"), repetition: this.#value("repetition"),
-      frequency: this.#value("frequency"), presence: this.#value("presence"), bias: readBias(this.#bias.value),
+      frequency: this.#value("frequency"), presence: this.#value("presence"), bias: readBias(this.#textOf("bias")),
     };
+  }
+
+  // The seed as a BigInt; null if the field is empty.
+  get seed() {
+    return readSeed(this.#textOf("seed"));
+  }
+
+  get stopTexts() {
+    return readStopTexts(this.#textOf("stops"));
   }
 
   get policy() {

@@ -4,6 +4,7 @@ import { colorOf, SCALE_STEPS } from "./colors.js";
 import { Column } from "./column.js";
 import { Controls } from "./controls.js";
 import { cacheFiles } from "./offline.js";
+import { freshSeed } from "./random.js";
 import { fetchedJson, loadModel, loadRuntime } from "./runtime.js";
 
 const DRAW_EVERY_MS = 60;
@@ -21,7 +22,19 @@ function redraw() {
   draw();
 }
 
-async function write() {
+// Writes after `begin` of each column, which has the settings that stay until the end; what cannot be read is said there.
+function write(begin) {
+  let settings;
+  try {
+    settings = { count: Number(part("tokens").value), seed: controls.seed ?? freshSeed(), stop: controls.stopTexts };
+  } catch (error) {
+    return columns.forEach(column => column.say(error.message));
+  }
+  columns.forEach(column => begin(column, settings));
+  writeAll();
+}
+
+async function writeAll() {
   setRunning(true);
   let drawn = performance.now();
   while (columns.some(column => column.busy)) {
@@ -31,6 +44,7 @@ async function write() {
     await pause();
     drawn = performance.now();
   }
+  columns.forEach(column => column.finish());
   draw();
   setRunning(false);
 }
@@ -40,7 +54,7 @@ async function advance(column) {
     await column.advance(controls.policy, controls.sampling);
   } catch (error) {
     column.say(error.message);
-    column.stop();
+    column.finish();
   }
 }
 
@@ -118,14 +132,9 @@ async function start() {
 
 part("controls").addEventListener("submit", event => {
   event.preventDefault();
-  if (running) return;
-  columns.forEach(column => column.start(part("prompt").value, Number(part("tokens").value)));
-  write();
+  if (!running) write((column, settings) => column.start(part("prompt").value, settings));
 });
-part("more").addEventListener("click", () => {
-  columns.forEach(column => column.extend(Number(part("tokens").value)));
-  write();
-});
+part("more").addEventListener("click", () => write((column, settings) => column.extend(settings)));
 part("stop").addEventListener("click", () => columns.forEach(column => column.stop()));
 addEventListener("resize", draw);
 start().catch(error => say(`cannot start: ${error.message}`));

@@ -1,10 +1,11 @@
 // Reads and writes a stream in the format of `linnet generate --save-state` and `--load-state`.
 
+import { TextRandom, readSeed } from "./random.js";
 import { readTensors, writeTensors } from "./safetensors.js";
 
-// tokens: all tokens of the stream, including those not read yet; counts: what penalties count (sampling.js); decoded: state of the token decoder;
-// identity: hashes of model and tokenizer.
-export function saveStream(stream, tokens, counts, decoded, identity) {
+// tokens: all tokens of the stream, including those not read yet; counts: what penalties count (sampling.js); random: the text's random numbers;
+// decoded: state of the token decoder; identity: hashes of model and tokenizer.
+export function saveStream(stream, tokens, counts, random, decoded, identity) {
   const tensors = { ...stream.states };
   tensors.positions = { data: BigInt64Array.of(BigInt(stream.position)), dims: [1] };
   tensors.capacity = { data: BigInt64Array.of(BigInt(stream.capacity)), dims: [] };
@@ -12,38 +13,63 @@ export function saveStream(stream, tokens, counts, decoded, identity) {
   const policy = { kind: "eviction", top_k: topK, threshold, min_tokens_to_keep: minimum };
   const contexts = stream.description.cache_policies.map(kept => (kept.kind === "eviction" ? policy : kept));
   const text = { ...decoded, held: decoded.held.map(byte => byte.toString(16).padStart(2, "0")).join("") };
-  const streamState = { ...identity, pending: tokens.slice(stream.position), text, seed: null, drawn: 0,
+  const streamState = { ...identity, pending: tokens.slice(stream.position), text,
+    seed: random.seed, drawn: random.drawn, runs: random.runs.map(runToList),
     seen: [...counts.seen], generated: Object.fromEntries(counts.generated) };
   return writeTensors(tensors, {
-    contexts: JSON.stringify(contexts), stream: JSON.stringify(streamState), tokens: JSON.stringify(tokens),
+    contexts: JSON.stringify(contexts), stream: stringifyExactly(streamState), tokens: JSON.stringify(tokens),
   });
 }
 
-// Restores a stream from a file. Returns its tokens (null: not in the file), including those not read yet, the state of the
-// token decoder, and the eviction policy if there was one.
+// Restores a stream from a file. Returns its tokens (null: not in the file), including those not read yet, what penalties
+// count, its random numbers, the state of the token decoder, and the eviction policy if there was one.
 export function loadStream(buffer, stream, identity) {
   const { tensors, notes } = readTensors(buffer);
   const { positions, capacity } = tensors;
   if (positions?.data.length !== 1 || capacity?.data.length !== 1) throw new Error("not the state of one stream");
-  const streamState = notes.stream ? JSON.parse(notes.stream) : null;
+  const streamState = notes.stream ? parseExactly(notes.stream) : null;
   if (!streamState) throw new Error("a decode state without its stream");
   for (const field of ["model", "tokenizer"])
     if (streamState[field] !== identity[field]) throw new Error(`a stream of another ${field}`);
   const position = Number(positions.data[0]), places = Number(capacity.data[0]);
   if (!(position >= 0 && position <= places && places > 0))
     throw new Error(`position ${position}: expected 0 to the capacity, which is ${places}`);
+  const tokens = notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...streamState.pending];
+  const random = randomOf(streamState, tokens.length);
   for (const layer of stream.held) convertFullCache(tensors, layer, position);
   stream.adopt(tensors, position, places);
   const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "eviction");
   return {
-    tokens: notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...streamState.pending],
+    tokens,
     counts: {
       seen: new Set(streamState.seen),
       generated: new Map(Object.entries(streamState.generated ?? {}).map(([token, times]) => [Number(token), times])),
     },
+    random,
     decoded: { ...streamState.text, held: (streamState.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)) },
     policy: policy && { topK: policy.top_k, threshold: policy.threshold, minimum: policy.min_tokens_to_keep },
   };
+}
+
+const runToList = ({ start, end, seed, drawn, isGreedy }) => [start, end, seed, drawn, isGreedy];
+
+// The random numbers of a saved stream; without runs the last tokens are those that were generated.
+function randomOf({ seed, drawn, generated = {}, runs }, tokens) {
+  const count = Object.values(generated).reduce((sum, times) => sum + times, 0);
+  const lists = runs ?? [[tokens - count, tokens, seed, drawn, true]];
+  return new TextRandom(readSeed(`${seed ?? ""}`), drawn, lists.map(([start, end, ofRun, before, isGreedy]) =>
+    ({ start, end, seed: ofRun === null ? null : BigInt(ofRun), drawn: before, isGreedy })));
+}
+
+// JSON in which BigInts are whole numbers: a seed has up to 63 bits. The strings of a stream are hashes and names.
+function stringifyExactly(value) {
+  const text = JSON.stringify(value, (_, one) => (typeof one === "bigint" ? `#${one}` : one));
+  return text.replace(/"#(\d+)"/g, "$1");
+}
+
+function parseExactly(text) {
+  const quoted = text.replace(/([[,:]\s*)(\d{16,})/g, '$1"#$2"');
+  return JSON.parse(quoted, (_, one) => (typeof one === "string" && /^#\d+$/.test(one) ? BigInt(one.slice(1)) : one));
 }
 
 // Converts the full cache of a TED layer, indexed by position, to rows with ages, from which a policy can evict.

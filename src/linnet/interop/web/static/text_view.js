@@ -33,6 +33,11 @@ export class TextView {
     this.#changed.add(this.#tokens.length - 1);
   }
 
+  // Sets the text of a token that was held back.
+  show(place, text) {
+    this.#tokens[place].span.textContent = text;
+  }
+
   // lives: for each layer the numbers that determine the lifetime of the token at a position.
   read(place, lives) {
     this.#tokens[place].lives = lives;

@@ -251,6 +251,14 @@ def test_a_file_keeps_the_seed_and_its_place(seed: int, has_runs: bool, script):
     assert greedy == GeneratedRun(7, 8, seed, 10, True)
 
 
+def test_tokens_of_another_seed_are_another_run(script):
+    body = """const { TextRandom } = await import("./random.js");
+        const random = new TextRandom(1n, 0, [{ start: 1, end: 3, seed: null, drawn: 0, isGreedy: true }]);
+        [3, 4, 7].forEach(place => random.count(place, true));
+        return random.runs.map(({ start, end, seed }) => [start, end, `${seed}`]);"""
+    assert script(body, None) == [[1, 3, "null"], [3, 5, "1"], [7, 8, "1"]]
+
+
 def test_a_place_that_no_text_reaches_is_refused(script):
     body = """const { TextRandom } = await import("./random.js");
         return given.map(drawn => {

@@ -77,7 +77,8 @@ def available_bytes(device: "torch.device") -> int:
         import torch
 
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free)
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # of PyTorch's own cache
+        return int(free + unused)
     import psutil
 
     limits = [int(psutil.virtual_memory().available)]

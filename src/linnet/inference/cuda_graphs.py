@@ -21,12 +21,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from linnet.core.errors import note
+from linnet.core.errors import UserError, note
 from linnet.core.system import available_bytes, synchronize
 from linnet.inference.captured_step import InPlaceStep, Maintenance, StateTensors, can_capture, reserve, weights_of
-from linnet.inference.compiled_step import MOST_WAIT_S, WAIT_S
-from linnet.inference.fused_step import FusedStep, Fusion, StepInputs, fusion_of
+from linnet.inference.compiled_step import MAX_ERRORS, MOST_WAIT_S, WAIT_S, is_near
+from linnet.inference.fused_step import LOADING, FusedStep, Fusion, StepInputs, fusion_of, on_device
 from linnet.inference.step_packages import BUILDS, RESERVED_TOKENS
+from linnet.inference.weights import precision_of
 from linnet.layers.state import State
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -43,8 +44,8 @@ MIN_ROOM = 256
 MAX_BUFFERS = 8
 """Buffers of one decoder that are kept although no stream uses them."""
 
-FUSE_AFTER_TOKENS = 512
-"""Tokens of a decoder after which a missing step is compiled: a short text is over before."""
+LOAD_AFTER_TOKENS, FUSE_AFTER_TOKENS = 64, 512
+"""Tokens of a decoder after which a compiled step is loaded, and a missing one compiled: a short text ends before."""
 
 FUSING_DEVICES = {"cuda"}
 """Types of devices for which steps are compiled. Tests add others, for which Inductor compiles as well."""
@@ -54,6 +55,9 @@ STATE_COPIES, WEIGHT_COPIES, CONTEXT_BYTES = 4, 2, 2**30
 
 It is compared on copies of the states, and the process that compiles it has weights and a CUDA context of its own.
 """
+
+MAX_ELEMENTS = 2**31
+"""Elements of a tensor that compiled kernels no longer reach, whose indices have 32 bits."""
 
 TIMED_REPLAYS = 5
 """Replays of each of two graphs, of which the fastest decides."""
@@ -82,7 +86,7 @@ def record_cuda_graph(function: Callable[[], Tensor], beside: RecordedGraph | No
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     pool = None if beside is None else beside.pool
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads go on
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):  # other threads go on
         out = function()
     return RecordedGraph(graph.replay, out, graph.pool())
 
@@ -105,7 +109,8 @@ class StepBuffers:
     first row. form: of these states. weights: aliases of those that the graphs read. graphs: by the number of places
     for tokens that they read. references: how many tensors share the memory of each state if no stream does.
     fusion: the compiled step, once it has been looked for. fused: its graph, which reads all
-    places; is_refused: it cannot be recorded. fastest: the graph to replay, by the number of places that are needed.
+    places; values: what it reads beside weights; is_compared: it gives what the other graphs give; is_refused: it does
+    not, or cannot be recorded. fastest: the graph to replay, by the number of places that are needed.
     """
 
     states: DecoderState
@@ -116,6 +121,8 @@ class StepBuffers:
     references: list[int] = field(default_factory=list)
     fusion: Fusion | None = None
     fused: RecordedGraph | None = None
+    values: list[Tensor] = field(default_factory=list)
+    is_compared: bool = False
     is_refused: bool = False
     fastest: dict[int, RecordedGraph] = field(default_factory=dict)
 
@@ -184,6 +191,7 @@ class StepBuffers:
             self.graphs[places] = recorder(self._advancing(lambda: step(*inputs.arguments)), self._any_graph)
         if self.fused is None and self.fused_step is not None:
             self._record_fused(self.fused_step, recorder)
+            self.fastest.clear()
         self.fastest[places] = self.graphs[places]
         if self.fused is not None:
             times_s = {graph: self._replay_s(graph) for graph in (self.graphs[places], self.fused)}
@@ -194,12 +202,42 @@ class StepBuffers:
         """Record the compiled step; it is given up, after a note, where that fails."""
         inputs = self.inputs()
         try:
-            step.update_values(self.weights)
+            self.values = values = step.values_of(self.weights)
             self.positions_B.zero_()
-            self.fused = recorder(self._advancing(lambda: step.logits(inputs)), self._any_graph)
-        except RuntimeError as error:
+            self.fused = recorder(self._advancing(lambda: step.logits(inputs, values)), self._any_graph)
+        except Exception as error:  # what a capture, Inductor and Triton raise
             note(f"the step compiled for the GPU is not recorded: {(str(error).splitlines() or [''])[0]}")
             self.is_refused = True
+
+    def update_values(self) -> None:
+        """Compute again what the compiled step reads beside weights: they may have changed in their places."""
+        if self.fused_step is not None and self.values:
+            self.fused_step.update(self.values, self.weights)
+
+    def compare(self, decoder: Decoder, places: int) -> None:
+        """Compare the graphs at the next token of the streams here; the compiled one is given up if it differs."""
+        inputs, flat = self.inputs(), StateTensors(self.states)
+        before, found = inputs.copied(), list[tuple[Tensor, list[Tensor]]]()
+        assert self.fused is not None and self.fusion is not None
+        for graph in (self.graphs[places], self.fused):
+            graph.replay()
+            found.append((graph.out.float().clone(), [tensor.clone() for tensor in inputs.states]))
+            self.positions_B.copy_(before.positions_B)
+            for place, tensor in zip(inputs.states, before.states, strict=True):
+                place.copy_(tensor)
+        (expected_BV, expected), (found_BV, states) = found
+        if not expected_BV.isfinite().all():
+            return  # of a model that is broken; other streams may be compared
+        limit = MAX_ERRORS[precision_of(decoder)]
+        error = float((found_BV - expected_BV).abs().max() / expected_BV.std())
+        problem = None if error <= limit else f"logits differ by {error:.1e} of their spread"
+        for name, one, other in zip(flat.tensors, states, expected, strict=True):
+            if problem is None and not is_near(one, other, limit):
+                problem = f"the state {name} differs"
+        self.is_compared = True
+        if problem is not None:
+            self.fused, self.is_refused, self.fastest = None, True, dict(self.graphs)
+            self.fusion.give_up(problem, for_all=True)
 
     def _advancing(self, step: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """The step, after which the rows are at their next positions."""
@@ -241,18 +279,25 @@ class StepBuffers:
 
         builds: whether a step that is missing is compiled.
         """
-        if self.fusion is not None and self.fusion.is_settled:
+        if self.is_refused or (self.fusion is not None and self.fusion.is_settled):
             return False
         device = decoder.device
         can_fuse = device.type in FUSING_DEVICES and (device.type != "cuda" or find_spec("triton") is not None)
         needed = STATE_COPIES * self.states.nbytes + WEIGHT_COPIES * sum(weight.nbytes for weight in self.weights)
         if not can_fuse or needed + CONTEXT_BYTES > available_bytes(device):
             return False
+        inputs = self.inputs()
+        if any(tensor.numel() >= MAX_ELEMENTS for tensor in inputs.states):
+            return False
         if self.fusion is None:
-            self.fusion = fusion_of(decoder, self.states)
-        # Steps are compared at positions that every room has, also behind a stream that has filled its own.
-        inputs = replace(self.inputs(), positions_B=self.positions_B.clamp(max=MIN_ROOM - 1))
-        self.fusion.look(decoder, self.states, inputs, builds)
+            try:
+                self.fusion = fusion_of(decoder, self.states)
+            except (OSError, UserError) as error:  # no home folder
+                note(f"the decoding step is not compiled: {error}")
+                self.is_refused = True
+                return False
+        # The step is tried at positions that every room has, also behind a stream that has filled its own.
+        self.fusion.look(decoder, replace(inputs, positions_B=self.positions_B.clamp(max=MIN_ROOM - 1)), builds)
         return not self.fusion.is_settled
 
     def lend(self, state: DecoderState) -> list[Tensor]:
@@ -396,7 +441,7 @@ class GraphSteps:
             pool.tokens += 1
             return False
         try:
-            with _LOCK, torch.inference_mode(False), torch.no_grad():  # as in `release`
+            with _LOCK, on_device(self.decoder.device), torch.inference_mode(False), torch.no_grad():  # as in `release`
                 return self._enter(pool)
         except (RuntimeError, ValueError) as error:  # memory, or an operation that a graph cannot hold
             self.release()
@@ -414,14 +459,22 @@ class GraphSteps:
             self._steps_left = RESERVED_TOKENS
             return False
         self._places = buffers.places_for(state.position)
-        buffers.look_for_fusion(self.decoder, builds=pool.tokens >= FUSE_AFTER_TOKENS)
+        if pool.tokens >= LOAD_AFTER_TOKENS:
+            buffers.look_for_fusion(self.decoder, builds=pool.tokens >= FUSE_AFTER_TOKENS)
+        if is_new:
+            buffers.update_values()
         if buffers.must_record(self._places):
             self.release()  # a recording overwrites the buffers
+            if not LOADING.acquire(blocking=False):
+                return False
+            try:
+                buffers.record(self.decoder, self._places, RECORDERS[self.decoder.device.type])
+            finally:
+                LOADING.release()
             self._buffers = buffers
-            buffers.record(self.decoder, self._places, RECORDERS[self.decoder.device.type])
-        elif is_new and buffers.fused_step is not None:
-            buffers.fused_step.update_values(buffers.weights)
         self._parts, self._positions, self._steps_left = buffers.lend(state), state.positions, RESERVED_TOKENS
+        if buffers.fused is not None and not buffers.is_compared:
+            buffers.compare(self.decoder, self._places)
         self._maintenance.plan()
         return True
 

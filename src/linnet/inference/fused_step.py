@@ -7,31 +7,27 @@ Legend: `B` batch (rows), `V` vocabulary.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from linnet.core.errors import note
-from linnet.inference.captured_step import InPlaceStep, StateTensors
-from linnet.inference.compiled_step import MAX_ERRORS, is_near
-from linnet.inference.step_packages import (
-    kernels_folder,
-    open_kernels,
-    package_of,
-    record_failure,
-    start_build,
-)
-from linnet.inference.weights import precision_of
+from linnet.core.errors import is_out_of_memory, note
+from linnet.inference.step_packages import first_run, kernels_folder, package_of, record_failure, start_build
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
+
+LOADING = Lock()
+"""Held while a package is loaded, which waits for the device, and while a graph is recorded, which must not wait."""
 
 
 @dataclass(frozen=True)
@@ -55,40 +51,40 @@ class StepInputs:
         return self.tokens_B1, self.positions_B, self.states, self.weights
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class FusedStep:
-    """The function of a package.
-
-    make_values: what it needs of weights alone (`step_values`); values: their places, which graphs read.
-    """
+    """The functions of a package: the step, and what it needs of weights alone (`step_values`), if anything."""
 
     run: Callable[[list[Tensor]], list[Tensor]]
     make_values: Callable[[list[Tensor]], list[Tensor]] | None
-    values: list[Tensor] = field(default_factory=list)
 
-    def logits(self, inputs: StepInputs) -> Tensor:
-        """The logits `[B, V]`; states are written."""
-        outputs = self.run([inputs.tokens_B1, inputs.positions_B, *inputs.states, *inputs.weights, *self.values])
-        return outputs[0]
+    def logits(self, inputs: StepInputs, values: Sequence[Tensor]) -> Tensor:
+        """The logits `[B, V]`; states are written. values: those of `values_of`."""
+        return self.run([inputs.tokens_B1, inputs.positions_B, *inputs.states, *inputs.weights, *values])[0]
 
-    def update_values(self, weights: Sequence[Tensor]) -> None:
-        """Compute the values again: the weights may have changed in their places."""
+    def values_of(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """The values of these weights, none of which shares their memory, with the strides that the step expects."""
         if self.make_values is None:
-            return
-        made = self.make_values(list(weights))
-        if not self.values:
-            self.values = made  # with the strides that the step was compiled for
-            return
-        for place, value in zip(self.values, made, strict=True):
-            if place.data_ptr() != value.data_ptr():  # else a part of a weight
-                place.copy_(value)
+            return []
+        memory = {weight.untyped_storage().data_ptr() for weight in weights}
+        return [
+            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+            if value.untyped_storage().data_ptr() in memory
+            else value
+            for value in self.make_values(list(weights))
+        ]
+
+    def update(self, values: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        """Write the values of the weights as they are now to the places of earlier ones."""
+        for place, value in zip(values, self.values_of(weights), strict=True):
+            place.copy_(value)
 
 
 @dataclass(eq=False)
 class Fusion:
     """What this process knows of the package of a decoder's step, for one stream or for several.
 
-    step: once it has been loaded and compared. is_settled: the package is not looked for any more.
+    step: once it has been loaded. is_settled: the package is not looked for any more.
     """
 
     request: dict[str, Any]
@@ -97,65 +93,65 @@ class Fusion:
     is_settled: bool = False
     _loading: "Future[FusedStep] | None" = None
 
-    def look(self, decoder: Decoder, states: DecoderState, inputs: StepInputs, builds: bool) -> None:
-        """Go on with what is next: build the package (if `builds`), load it, and compare its step with the model's.
-
-        states: of the inputs, which are not changed.
-        """
+    def look(self, decoder: Decoder, inputs: StepInputs, builds: bool) -> None:
+        """Go on with what is next: build the package (if `builds`), or load it and run it on copies of the inputs."""
         if self.is_settled:
             return
         try:
             if self._loading is not None:
                 if self._loading.done():
-                    self._compare(self._loading.result(), decoder, states, inputs)
+                    self.step, self.is_settled = self._loading.result(), True
             elif self.package.is_file():
                 self._loading = _in_a_thread(self._load, inputs.copied())
             elif builds:
                 nbytes = 4 * model_cost(decoder.spec).parameters
                 self.is_settled = not start_build(self.request, self.package, nbytes)
         except Exception as error:  # a cache that cannot be written, a package that cannot be read, kernels that fail
-            self._give_up(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            passes = is_out_of_memory(error) or isinstance(error, OSError)
+            self.give_up(reason, for_all=not passes)
 
     def _load(self, inputs: StepInputs) -> FusedStep:
         """Load the package, and run it once, which loads the kernels; takes seconds."""
         parts, folder = json.loads(self.package.read_text()), kernels_folder(self.package)
-        step = FusedStep(open_kernels(folder / "step"), open_kernels(folder / "values") if parts["values"] else None)
-        step.update_values(inputs.weights)
-        step.logits(inputs)
-        return step
+        make_values, values = first_run(folder / "values", inputs.weights) if parts["values"] else (None, [])
+        tensors = [inputs.tokens_B1, inputs.positions_B, *inputs.states, *inputs.weights, *values]
+        return FusedStep(first_run(folder / "step", tensors)[0], make_values)
 
-    def _compare(self, step: FusedStep, decoder: Decoder, states: DecoderState, inputs: StepInputs) -> None:
-        """Accept the step if it gives what the model gives for the inputs."""
-        problem = _difference(decoder, StateTensors(states), step, inputs)
-        if problem is not None:
-            self._give_up(problem)
-            return
-        self.step, self.is_settled = step, True
-
-    def _give_up(self, problem: str) -> None:
-        """Note and record that the package is not used."""
+    def give_up(self, problem: str, for_all: bool) -> None:
+        """Note that the package is not used; for_all: remove it, and let no process try again today."""
         note(f"{self.package}: the compiled step is not used: {problem}")
         self.step, self.is_settled = None, True
-        try:
-            record_failure(self.package, problem)
-            self.package.unlink(missing_ok=True)
-        except OSError:
-            pass  # a cache that cannot be written; this process does not try again
+        if for_all:
+            with suppress(OSError):  # a cache that cannot be written
+                record_failure(self.package, problem)
+                self.package.unlink(missing_ok=True)
+                shutil.rmtree(kernels_folder(self.package), ignore_errors=True)
 
 
 def _in_a_thread(load: Callable[[StepInputs], FusedStep], inputs: StepInputs) -> "Future[FusedStep]":
-    """Load a package while decoding goes on."""
+    """Load a package while decoding goes on. The process does not end within it, which could abort it."""
     found: Future[FusedStep] = Future()
 
     def work() -> None:
         try:
-            with torch.no_grad():
+            with LOADING, on_device(inputs.tokens_B1.device), torch.no_grad():
                 found.set_result(load(inputs))
         except BaseException as error:
             found.set_exception(error)
 
-    Thread(target=work, name="linnet-load-step", daemon=True).start()
+    Thread(target=work, name="linnet-load-step").start()
     return found
+
+
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """Let a GPU be the current one of this thread within the block."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        yield
 
 
 _FUSIONS: "WeakKeyDictionary[Decoder, dict[Path, Fusion]]" = WeakKeyDictionary()
@@ -165,17 +161,3 @@ def fusion_of(decoder: Decoder, states: DecoderState) -> Fusion:
     """The fusion for states of this kind, the same for all buffers of a decoder."""
     request, package = package_of(decoder, states, fused=True)
     return _FUSIONS.setdefault(decoder, {}).setdefault(package, Fusion(request, package))
-
-
-def _difference(decoder: Decoder, states: StateTensors, step: FusedStep, inputs: StepInputs) -> str | None:
-    """The difference from the step as PyTorch runs it, in words; None if they are the same."""
-    ours, theirs = inputs.copied(), inputs.copied()
-    with torch.inference_mode(False), torch.no_grad():
-        step.update_values(inputs.weights)
-        found_BV, expected_BV = step.logits(theirs).float(), InPlaceStep(decoder, states)(*ours.arguments).float()
-    limit = MAX_ERRORS[precision_of(decoder)]
-    error = float((found_BV - expected_BV).abs().max() / expected_BV.std())
-    if not error <= limit:
-        return f"logits differ by {error:.1e} of their spread"
-    pairs = zip(states.tensors, theirs.states, ours.states, strict=True)
-    return next((f"the state {name} differs" for name, one, other in pairs if not is_near(one, other, limit)), None)

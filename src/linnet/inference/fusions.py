@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from linnet.inference.captured_step import insert
-from linnet.inference.step_values import realize
+from linnet.inference.step_values import base_of, realize, written_bases
 
 aten = torch.ops.aten
 
@@ -34,11 +34,12 @@ def use_sums_for_one_row(program: ExportedProgram) -> None:
     in float32 at least.
     """
     graph = program.graph_module.graph
+    written = written_bases(graph)
     for linear in graph.find_nodes(op="call_function", target=aten.linear.default):
         out = linear.meta["val"]
         if any(size != 1 for size in out.shape[:-1]):
             continue
-        row = Row.of(graph, linear)
+        row = Row.of(graph, linear, written)
         bias = linear.args[2] if len(linear.args) > 2 else None
         for part in _parts(linear):
             with graph.inserting_before(linear):
@@ -69,11 +70,13 @@ class Row:
     eps: float = 0.0
 
     @classmethod
-    def of(cls, graph: Graph, linear: Node) -> "Row":
-        """Take the input of a linear map apart."""
+    def of(cls, graph: Graph, linear: Node, written: set[Node]) -> "Row":
+        """Take the input of a linear map apart; written: nodes whose tensors may change between a norm and the map."""
         x = linear.args[0]
         width = x.meta["val"].shape[-1]
         norm = _rms_norm_of(x, width)
+        if norm is not None and base_of(norm.args[0]) in written:
+            norm = None
         with graph.inserting_before(linear):
             if norm is None:
                 if x.op == "call_function":

@@ -51,6 +51,9 @@ ROOM, EXAMPLE_TOKENS, EXAMPLE_INPUT = 67, 2, 23
 EXAMPLE_ROWS = 3
 """Rows of a traced state of several streams."""
 
+FUSED_ROOM, FUSED_ROWS = 1021, 29
+"""The same for a GPU, whose kernels are fitted to the sizes of the example."""
+
 RESERVED_TOKENS = 32
 """Steps between two looks at states whose number of tokens is not fixed (`State.reserve`)."""
 
@@ -105,7 +108,7 @@ def package_of(decoder: Decoder, state: DecoderState, fused: bool = False) -> tu
         "description": description,
         "weights": conversion_of(decoder),
         "threads": 1 if fused else torch.get_num_threads(),
-        "rows": EXAMPLE_ROWS if len(state.positions) > 1 else 1,
+        "rows": 1 if len(state.positions) == 1 else FUSED_ROWS if fused else EXAMPLE_ROWS,
         "cache_policies": [part.cache_policy.to_dict() for part in state.layers],
         "fused_on": str(decoder.device) if fused else None,
     }
@@ -114,7 +117,7 @@ def package_of(decoder: Decoder, state: DecoderState, fused: bool = False) -> tu
     if decoder.device.type == "cuda":
         versions += [torch.cuda.get_device_name(decoder.device), torch.version.cuda, find_version("triton")]
     digest = hashlib.sha256(json.dumps([request, versions], sort_keys=True).encode()).hexdigest()[:16]
-    return request, cache_folder() / "steps" / f"{digest}.pt2"
+    return request, cache_folder() / "steps" / f"{digest}.{'kernels.json' if fused else 'pt2'}"
 
 
 @cache
@@ -148,7 +151,7 @@ def find_version(distribution: str) -> str | None:
 
 def kernels_folder(package: Path) -> Path:
     """The folder of Inductor's kernels for a GPU, one of `step` and one of `values`."""
-    return package.with_suffix(".kernels")
+    return package.with_suffix("")
 
 
 def start_build(request: dict[str, Any], package: Path, nbytes: int = 0) -> bool:
@@ -229,8 +232,8 @@ def _compile(program: "torch.export.ExportedProgram", made: Path, package: Path,
 
 
 def build_fused(decoder: Decoder, request: dict[str, Any], package: Path) -> None:
-    """Let Inductor make kernels for a GPU, and choose their sizes by running them once."""
-    state = example_state(decoder, request["rows"], request["cache_policies"])
+    """Let Inductor make kernels for a GPU, fitted to the sizes of the example, and try whether they can be loaded."""
+    state = example_state(decoder, request["rows"], request["cache_policies"], FUSED_ROOM)
     program, shapes = export_with_shapes(decoder, state, native=False)
     use_sums_for_one_row(program)
     step, values = hoist_weight_values(program, shapes)
@@ -239,9 +242,9 @@ def build_fused(decoder: Decoder, request: dict[str, Any], package: Path) -> Non
     (*inputs, states, weights), made = step.example_inputs[0][:4], []
     if values is not None:
         _save_kernels(values, kernels_folder(package) / "values", decoder.device)
-        made = open_kernels(kernels_folder(package) / "values")(weights)
+        made = first_run(kernels_folder(package) / "values", weights)[1]
     _save_kernels(step, kernels_folder(package) / "step", decoder.device)
-    open_kernels(kernels_folder(package) / "step")([*inputs, *states, *weights, *made])
+    first_run(kernels_folder(package) / "step", [*inputs, *states, *weights, *made])
     write_text(package, json.dumps({"values": values is not None}))
 
 
@@ -272,27 +275,40 @@ def inductor_options(device: torch.device) -> dict[str, Any]:
 
 def open_kernels(folder: Path) -> Callable[[list[Tensor]], list[Tensor]]:
     """The function whose kernels are in a folder, from its inputs to its outputs."""
-    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
     from torch._inductor.standalone_compile import CompiledArtifact
 
     check_owner(folder)
-    with _CACHE_FOLDER, temporary_cache_dir(str(folder)):
+    with inductor_cache(folder):
         artifact = CompiledArtifact.load(path=str(folder), format="unpacked")
-
-    def run(inputs: list[Tensor]) -> list[Tensor]:
-        with (
-            _CACHE_FOLDER,
-            temporary_cache_dir(str(folder)),
-        ):  # the first run looks there for chosen sizes
-            return list(artifact(*inputs))
-
-    return run
+    return lambda inputs: list(artifact(*inputs))
 
 
-def example_state(decoder: Decoder, rows: int, policies: Sequence[Mapping[str, Any]]) -> DecoderState:
+def first_run(folder: Path, inputs: list[Tensor]) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[Tensor]]:
+    """Open the function whose kernels are in a folder and run it, which loads them; returns it and its outputs."""
+    run = open_kernels(folder)
+    with inductor_cache(folder):
+        return run, run(inputs)
+
+
+@contextmanager
+def inductor_cache(folder: Path) -> Iterator[None]:
+    """Within the block, where kernels are loaded and run for the first time, Inductor and Triton keep theirs there."""
+    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
+
+    with _CACHE_FOLDER:
+        before = os.environ.get("TRITON_CACHE_DIR")
+        try:
+            with temporary_cache_dir(str(folder)):
+                yield
+        finally:
+            if before is None:  # Inductor sets it when it loads kernels
+                os.environ.pop("TRITON_CACHE_DIR", None)
+
+
+def example_state(decoder: Decoder, rows: int, policies: Sequence[Mapping[str, Any]], room: int = ROOM) -> DecoderState:
     """A state to be traced, of streams that have begun."""
     parsed = [CACHE_POLICIES[fields.pop("kind")](**fields) for fields in map(dict, policies)]
-    state = decoder.initial_state(rows, ROOM, parsed)
+    state = decoder.initial_state(rows, room, parsed)
     prompts, inputs = (
         torch.ones(rows, tokens, dtype=torch.int64, device=decoder.device) for tokens in (EXAMPLE_TOKENS, EXAMPLE_INPUT)
     )

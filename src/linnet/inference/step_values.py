@@ -24,12 +24,18 @@ REARRANGING = {
     aten.view.default,
     aten.reshape.default,
     aten.unsqueeze.default,
+    aten.unflatten.int,
     aten.squeeze.dim,
     aten.permute.default,
     aten.transpose.int,
+    aten.movedim.int,
+    aten.t.default,
     aten.expand.default,
     aten.select.int,
     aten.slice.Tensor,
+    aten.narrow.default,
+    aten.chunk.default,
+    aten.split.Tensor,
     aten.split.Tensor,
     aten.split_with_sizes.default,
     aten.unbind.int,
@@ -107,10 +113,10 @@ class DeterminedPart:
 
         Tensors that the graph writes, and views of them, do not: their values depend on when they are read.
         """
-        written = {_base(x) for node in graph.nodes for x in _written(node)}
+        written = written_bases(graph)
         sources, computed = {node: frozenset([node]) for node in inputs}, set[Node]()
         for node in graph.nodes:
-            if node.op != "call_function" or _base(node) in written:
+            if node.op != "call_function" or base_of(node) in written:
                 continue
             if _written(node) or any(x not in sources for x in node.all_input_nodes):
                 continue
@@ -130,9 +136,14 @@ class DeterminedPart:
         ]
 
 
-def _base(node: Node) -> Node:
+def written_bases(graph: Graph) -> set[Node]:
+    """The nodes whose tensors a graph writes, also by views of them."""
+    return {base_of(x) for node in graph.nodes for x in _written(node)}
+
+
+def base_of(node: Node) -> Node:
     """The node whose tensor this one is, or may be, a view of; itself if it has a tensor of its own."""
-    while node.target in REARRANGING:
+    while node.target in REARRANGING or node.target is aten.flatten.using_ints:
         node = node.all_input_nodes[0]
     return node
 

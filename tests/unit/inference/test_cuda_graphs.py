@@ -158,6 +158,7 @@ def fusing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     record_from_the_first_token(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(BUILDS, "processes", {})
+    monkeypatch.setattr(cuda_graphs, "LOAD_AFTER_TOKENS", 2)
     monkeypatch.setattr(cuda_graphs, "FUSE_AFTER_TOKENS", 2)
     monkeypatch.setattr(cuda_graphs, "FUSING_DEVICES", {"cpu"})
     monkeypatch.setattr(cuda_graphs, "RESERVED_TOKENS", 1)  # compiled steps are looked for at every token
@@ -187,8 +188,7 @@ def build_without_inductor(
 
     graphs = dict[Path, torch.export.ExportedProgram]()
     monkeypatch.setattr(fused_step, "start_build", start)
-    for module in (fused_step, step_packages):
-        monkeypatch.setattr(module, "open_kernels", open_graph)
+    monkeypatch.setattr(step_packages, "open_kernels", open_graph)
 
 
 def check_fused_steps(decoder: Decoder, prompts: list[list[int]], tokens: int = 6) -> StepBuffers:
@@ -238,11 +238,27 @@ def test_values_of_weights_follow_the_weights(kind: str, rows: str, monkeypatch:
     build_without_inductor(monkeypatch)
     decoder = small_decoder(KINDS[kind]).float()
     buffers = check_fused_steps(decoder, PROMPTS[rows])
-    assert buffers.fused_step is not None and buffers.fused_step.values
+    assert buffers.values
     gc.collect()
     for parameter in decoder.parameters():
         parameter.mul_(0.9)
     assert check_fused_steps(decoder, PROMPTS[rows]) is buffers
+
+
+def test_values_never_share_the_memory_of_weights():
+    """They are written again when weights have changed, and a weight that was replaced may be somebody's."""
+
+    def make_values(weights: list[Tensor]) -> list[Tensor]:
+        return [weights[0].t(), weights[0].exp()]
+
+    weight = torch.randn(2, 3)
+    step = fused_step.FusedStep(lambda inputs: inputs, make_values)
+    kept, places = weight.clone(), step.values_of([weight])
+    assert [place.stride() for place in places] == [(1, 3), (3, 1)]
+    step.update(places, [weight * 2])
+    assert torch.equal(weight, kept)
+    for place, expected in zip(places, make_values([kept * 2]), strict=True):
+        torch.testing.assert_close(place, expected)
 
 
 @torch.inference_mode()
@@ -259,14 +275,14 @@ def test_without_a_compiled_step_the_recorded_one_goes_on(
     def refuse(*_: object) -> bool:
         raise OSError("no such disk")
 
-    def open_wrongly(folder: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+    def open_wrongly(*_: object) -> None:
         raise ValueError("of another version")
 
     build_without_inductor(monkeypatch, lambda logits_BV: logits_BV * (1.5 if fault == "wrong" else 1.0))
     if fault == "refused":
         monkeypatch.setattr(fused_step, "start_build", refuse)
     if fault == "not readable":
-        monkeypatch.setattr(fused_step, "open_kernels", open_wrongly)
+        monkeypatch.setattr(fused_step, "first_run", open_wrongly)
     monkeypatch.setitem(cuda_graphs.RECORDERS, "cpu", record)
     decoder, token = small_decoder(HYBRID[0]).float(), torch.tensor([[5]])
     reader = read(decoder, [1, 2])

@@ -85,6 +85,16 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError)
 
 
+def exceeds_memory(error: Exception) -> bool:
+    """True if an error means that memory ran out, or that a tensor would have more elements than can be counted.
+
+    PyTorch says the latter in the message of a `RuntimeError` or, for a size of more than 64 bits, a `TypeError`.
+    """
+    if isinstance(error, RuntimeError | TypeError) and "overflow" in str(error).lower():
+        return True
+    return isinstance(error, OverflowError) or is_out_of_memory(error)
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """`did you mean NAME?` if a known name is similar to a word that is unknown; else `otherwise`."""
     close = difflib.get_close_matches(word, list(known), n=1)

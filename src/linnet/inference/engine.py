@@ -19,7 +19,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from linnet.core.errors import UserError, check_whole
+from linnet.core.errors import UserError, check_whole, exceeds_memory, is_out_of_memory
 from linnet.core.system import available_bytes, one_thread_in_forks
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
@@ -269,7 +269,13 @@ class Engine:
             self._look_up(prompt)
         streams = [stream for prompt in together for stream in prompt.streams]
         capacity = max(prompt.planned.capacity for prompt in together if prompt.planned is not None)
-        whole = StreamBatch(streams, CachedReader(self.decoder, self.decoder.initial_state(len(streams), capacity)))
+        try:
+            state = self.decoder.initial_state(len(streams), capacity)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return first
+        whole = StreamBatch(streams, CachedReader(self.decoder, state))
         with self._lock:
             rest = [prompt for prompt in self._waiting if prompt not in together]
             self._waiting = deque([whole, *rest])
@@ -407,7 +413,12 @@ class Engine:
             return
         stream.stored = StoredStream(self.prefixes, self._prefix_key(prompt), stream.tokens, state.is_croppable)
         capacity = len(request.prompt) + request.max_tokens
-        found = stream.stored.find(capacity) if state.position == 0 else None
+        try:
+            found = stream.stored.find(capacity) if state.position == 0 else None
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            found = None  # it is read anew, if there is memory for that
         if found is not None:
             state, stream.cached_tokens = found
             stream.pending = stream.pending[stream.cached_tokens :]
@@ -428,7 +439,9 @@ class Engine:
         tokens = len(request.prompt) + request.max_tokens
         try:
             return cache_policy_state(self.decoder, 1, tokens, request.cache_policy, device=torch.device("meta"))
-        except (RuntimeError, TypeError, OverflowError):  # more than a tensor can have
+        except (RuntimeError, TypeError, OverflowError) as error:
+            if not exceeds_memory(error):
+                raise
             raise _no_memory(request) from None
 
     def _needed_bytes(self, prompt: StreamBatch) -> int:

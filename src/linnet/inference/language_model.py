@@ -632,7 +632,7 @@ class LanguageModel:
         if state is None:
             context = inputs.context(decoder)
             check_memory_of_encoder(decoder, None, context)
-        state = cache_policy_state(decoder, 1, room) if state is None else with_room(state, room)
+        state = with_room(cache_policy_state(decoder, 1, 1) if state is None else state, room)
         reader, rest = CachedReader(decoder, state, context=context), tokens[state.position :]
         return DraftModel(decoder, reader, rest, prompt_tokens, sampling, counts, self.tokenizer.vocab_size)
 

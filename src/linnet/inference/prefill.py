@@ -11,7 +11,7 @@ from numbers import Integral
 
 import torch
 
-from linnet.core.errors import UserError, check_whole, note
+from linnet.core.errors import UserError, check_whole, exceeds_memory, note
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.layers.batch_layout import Counts, Memory
@@ -107,7 +107,9 @@ def new_state(
         if planned.nbytes > available_bytes(decoder.device):
             raise MemoryError
         return cache_policy_state(decoder, len(prompts), capacity, cache_policy)
-    except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
+    except (RuntimeError, MemoryError, TypeError, OverflowError) as error:
+        if not exceeds_memory(error):
+            raise
         rows = f"{copies * len(prompts)} times " if copies * len(prompts) > 1 else ""
         problem = f"no memory for the state of {rows}{capacity} tokens"
         raise UserError(problem, field="max_tokens", value=max_tokens) from None

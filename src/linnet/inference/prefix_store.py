@@ -156,10 +156,11 @@ class PrefixStore:
         if not self._make_room(needed, path):
             self.counters.refused += 1
             return
+        snapshot = state.grown(0)  # the copy may fail, for lack of memory
         self._roots[key] = root  # it may have been removed with its last state
         parent = self._split(match)
         node = self._add(parent, new, state, len(tokens)) if new else parent
-        node.snapshot = state.grown(0)
+        node.snapshot = snapshot
         self.nbytes += node.snapshot_nbytes
         self.counters.inserted += 1
         self._drop_redundant(node)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from linnet.core.arrays import pack_tensors, read_tensors, unpack_tensors, write_tensors
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, exceeds_memory
 from linnet.core.files import open_file
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
@@ -155,7 +155,9 @@ def with_room(state: DecoderState, tokens: int) -> DecoderState:
         policy.check_length(capacity)
     try:
         return state.grown(capacity)
-    except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
+    except (RuntimeError, MemoryError, TypeError, OverflowError) as error:
+        if not exceeds_memory(error):
+            raise
         raise UserError(f"no memory for the state of {tokens} tokens", field="max_tokens") from None
 
 

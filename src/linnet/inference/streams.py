@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.core.errors import is_out_of_memory
 from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
@@ -257,12 +258,20 @@ class StreamBatch:
         return stream.stored.is_due(self.state.positions[row], stream.finish_reason is not None)
 
     def store(self) -> None:
-        """Add the states of streams that have ended, or reached a snapshot position, to the prefix store."""
+        """Add the states of streams that have ended, or reached a snapshot position, to the prefix store.
+
+        Without memory for the copy a stream goes on, and is not stored any more.
+        """
         for row, stream in enumerate(self.streams):
             if self.is_due(row):
                 stream.settle()
                 assert stream.stored is not None
-                stream.stored.save(self.state, row)
+                try:
+                    stream.stored.save(self.state, row)
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    stream.stored = None
 
     def fail(self, error: Exception) -> None:
         """End all streams because of an error."""

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.core.errors import MAX_LINE_CHARACTERS, UserError, did_you_mean, note, one_line, print_error, printable
+from linnet.core.errors import (
+    MAX_LINE_CHARACTERS,
+    UserError,
+    did_you_mean,
+    exceeds_memory,
+    is_out_of_memory,
+    note,
+    one_line,
+    print_error,
+    printable,
+)
 
 
 def test_a_user_error_is_one_line():
@@ -85,3 +95,21 @@ def test_a_long_line_keeps_its_ends():
     line = one_line(f"/a/folder/{'x' * 400}: must be a number")
     assert line.startswith("/a/folder/xxx") and "x … x" in line and line.endswith("xxx: must be a number")
     assert one_line("x" * MAX_LINE_CHARACTERS) == "x" * MAX_LINE_CHARACTERS
+
+
+def test_a_lack_of_memory_is_told_from_other_errors():
+    for lack in (MemoryError(), RuntimeError("CUDA out of memory"), RuntimeError("can't allocate memory")):
+        assert is_out_of_memory(lack) and exceeds_memory(lack)
+    for size in (
+        OverflowError("int too large to convert"),
+        RuntimeError("Storage size calculation overflowed with sizes=[1000000000000, 1000000000000]"),
+        TypeError("zeros(): argument 'size' failed to unpack: Overflow when unpacking long long"),
+    ):
+        assert exceeds_memory(size) and not is_out_of_memory(size)
+    for other in (
+        RuntimeError("the device is lost"),
+        TypeError("a wrong argument"),
+        ValueError("overflow"),
+        KeyError(),
+    ):
+        assert not exceeds_memory(other) and not is_out_of_memory(other)

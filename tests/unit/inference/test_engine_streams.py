@@ -251,6 +251,7 @@ def test_a_request_that_cannot_be_served_is_refused_at_once():
         (Request([1], 1, GREEDY, logprobs=-1), "logprobs: -1: expected a number of tokens, from 0 on"),
         (Request([1], 1, GREEDY, logprobs=True), "logprobs: True: expected a number of tokens"),
         (Request([1], 10**15, GREEDY), "no memory for the state"),
+        (Request([1], 10**30, GREEDY), "no memory for the state"),
         (Request([1], 1, Sampling(0.0, logit_bias={99: 1.0})), "logit_bias: token id 99"),
     ):
         with pytest.raises(UserError, match=message):
@@ -260,6 +261,20 @@ def test_a_request_that_cannot_be_served_is_refused_at_once():
         ((name, value),) = settings.items()
         with pytest.raises(UserError, match=f"^{name}: {value!r}: expected .*at least 1$"):
             Engine(small_decoder(), **settings)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the device is lost"), TypeError("a wrong argument")], ids=repr)
+def test_an_error_that_is_no_lack_of_memory_is_not_called_one(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder()
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Decoder, "initial_state", fails)
+    with pytest.raises(type(error), match=str(error)):
+        Engine(decoder).submit(REQUESTS[0])
+    with pytest.raises(type(error), match=str(error)):
+        decode(decoder, [[1]], 3, GREEDY)
 
 
 def test_a_long_prompt_is_read_in_pieces_between_the_tokens_of_the_others(passes: list[tuple[int, ...]]):
@@ -379,6 +394,38 @@ def test_a_pass_that_fails_ends_its_streams_and_not_the_engine(monkeypatch: pyte
         assert engine.step()
     assert isinstance(stream.error, ZeroDivisionError)
     assert len(tokens(engine.submit(REQUESTS[0]))) == 9
+
+
+@pytest.mark.parametrize("failing", ["insert", "find"])
+def test_without_memory_for_stored_states_streams_go_on(failing: str, monkeypatch: pytest.MonkeyPatch):
+    decoder = first_of("mamba2")
+    engine = Engine(decoder, prefixes=PrefixStore(10**7, snapshot_tokens=4))
+    tokens(engine.submit(REQUESTS[1]))
+
+    def fails(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PrefixStore, failing, fails)
+    streams = [engine.submit(request) for request in REQUESTS]
+    assert [tokens(stream) for stream in streams] == [alone(decoder, request) for request in REQUESTS]
+
+
+def test_without_memory_for_prompts_together_each_is_read_alone(passes: list[tuple[int, ...]]):
+    decoder, requests = small_decoder(), REQUESTS[:1] + REQUESTS[2:]
+    expected = [alone(decoder, request) for request in requests]
+    engine, initial_state = Engine(decoder), decoder.initial_state
+
+    def scarce(batch: int, *given: object, **named: object) -> DecoderState:
+        if batch > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return initial_state(batch, *given, **named)
+
+    decoder.initial_state = scarce
+    streams = [engine.submit(request) for request in requests]
+    passes.clear()
+    engine.step()
+    assert sorted(passes) == [(1, 1), (1, 3), (1, 7)]
+    assert [tokens(stream) for stream in streams] == expected
 
 
 @pytest.mark.parametrize("kind", ["attention", "mamba2", "plga"])

@@ -194,6 +194,7 @@ def test_values_that_cannot_be_are_refused_before_anything_is_computed():
         (lambda model: model.generate("a", 2, logprobs=True), "logprobs: True: expected a number of tokens, from 0 on"),
         (lambda model: model.generate("a", 2, draft="x"), "draft: 'x': expected a model, as linnet.load reads it"),
         (lambda model: model.generate("a", 2, draft="x", parse_special=True), "draft: 'x': expected a model, as"),
+        lambda model: model.generate("a", 10**15, draft=model),
         (lambda model: model.beam_search(5, 2), "prompt: 5: expected a text"),
         (lambda model: model.beam_search("a", "2"), "max_tokens: '2': expected a whole number, at least 1"),
         (lambda model: model.logits(["a"]), "text: ['a']: expected a text"),

@@ -242,6 +242,25 @@ def test_a_layer_that_calibrates_on_its_prompt_serves_this_prompt_alone():
         torch.testing.assert_close(decoder(torch.tensor([tokens[-1:]]), again.grown(4))[:, 0], expected)
 
 
+@every_decoder
+def test_a_state_that_cannot_be_copied_leaves_the_store_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch):
+    decoder, store = DECODERS[name], PrefixStore(UNBOUNDED)
+    store.insert([1, 2], read(decoder, [1, 2]), KEY)
+    nbytes, longer = store.nbytes, read(decoder, [1, 2, 1])
+    with monkeypatch.context() as patched:
+        patched.setattr(DecoderState, "grown", lambda *_: 1 / 0)
+        for tokens in ([1, 2, 1], [2, 2]):
+            with pytest.raises(ZeroDivisionError):
+                store.insert(tokens, read(decoder, tokens), KEY)
+    assert store.nbytes == true_nbytes(store) == nbytes and len(store) == 1
+    store.max_bytes = longer.held_nbytes(3) + 8 * 3
+    store.insert([1, 2, 1], longer, KEY)
+    store.insert([2, 1, 2], read(decoder, [2, 1, 2]), KEY)  # the first has to go
+    state, count = store.find([2, 1, 2], KEY)
+    assert_same_stream(decoder, state, [2, 1, 2][:count])
+    assert count == 3 and store.longest([1, 2, 1], KEY) == 0 and store.nbytes == true_nbytes(store)
+
+
 def test_numbers_below_one_are_refused():
     with pytest.raises(UserError, match="max_bytes: 0"):
         PrefixStore(0)

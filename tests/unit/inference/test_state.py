@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from small_models import CASES, EXAMPLES, in_turn, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.state import load_state, read_metadata, save_state
+from linnet.inference.state import load_state, read_metadata, save_state, with_room
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -145,3 +145,27 @@ def test_a_file_with_one_position_for_all_rows_is_read(tmp_path: Path):
     decoder = small_decoder()
     path = changed(tmp_path, decoder, positions=None, position=torch.tensor(5))
     assert load_state(decoder, path).positions == (5, 5)
+
+
+def test_a_state_that_cannot_grow_for_lack_of_memory_says_so(monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder()
+    state, message = decoder.initial_state(1, 8), r"^max_tokens: no memory for the state of \d+ tokens$"
+    assert with_room(state, 8) is state and with_room(state, 9).capacity == 12
+    for tokens in (10**13, 10**18, 10**30):  # beyond memory, beyond the count of elements, beyond 64 bits
+        with pytest.raises(UserError, match=message):
+            with_room(state, tokens)
+    raised: list[Exception] = []
+
+    def fails(*_: object) -> None:
+        raise raised[-1]
+
+    monkeypatch.setattr(DecoderState, "grown", fails)
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), OverflowError("int too large")):
+        raised.append(error)
+        with pytest.raises(UserError, match=message):
+            with_room(state, 9)
+    for error in (RuntimeError("the device is lost"), TypeError("a wrong argument")):
+        raised.append(error)
+        with pytest.raises(type(error)) as passed:
+            with_room(state, 9)
+        assert passed.value is error

@@ -202,6 +202,15 @@ class Engine:
             choose_next(batch.streams, batch.logits(), self.vocab_size)
         except Exception as error:
             batch.fail(error)
+        except BaseException:
+            self._interrupt(batch)
+            raise
+
+    def _interrupt(self, batch: StreamBatch) -> None:
+        """End the streams of a pass that Ctrl-C has ended: some layers may have read a token, and others not."""
+        batch.fail(RuntimeError("the stream was interrupted in the middle of a step"))
+        with torch.inference_mode():
+            self._settle(batch)
 
     def _settle(self, batch: StreamBatch) -> None:
         """Store states, free the rows of ended streams, and forget a batch without streams."""
@@ -340,6 +349,10 @@ class Engine:
             choose_next(streams, logits_BV, self.vocab_size)
         except Exception as error:
             prompt.fail(error)
+        except BaseException:
+            self._forget(prompt)
+            self._interrupt(prompt)
+            raise
         self._forget(prompt)
         self._settle(prompt)
         if prompt.streams:

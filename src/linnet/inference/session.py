@@ -92,8 +92,8 @@ class Session:
         store that the session shares with others; None: a session whose state cannot be cropped has one for its
         snapshots. `seed` is the seed whose random numbers were used last; None before the first. `finish_reason` is why
         the last continuation ended: "stop" at an end token, a stop text or the end of a grammar, "length" after
-        `max_tokens` tokens, "cancelled" where its iterator was closed, "error" where it failed; None before the first,
-        and while one goes on.
+        `max_tokens` tokens, "cancelled" where its iterator was closed, "error" where it failed or Ctrl-C ended a step;
+        None before the first, and while one goes on.
         """
         self.model = model
         self.prefixes = prefixes
@@ -190,7 +190,12 @@ class Session:
             return
         for begin in range(0, len(tokens), READ_TOKENS):
             piece = torch.tensor([tokens[begin : begin + READ_TOKENS]], device=decoder.device)
-            decoder.hidden(piece, self._state_with_room(1))
+            state = self._state_with_room(1)
+            try:
+                decoder.hidden(piece, state)
+            except BaseException:  # some layers may have read the piece
+                self._state = None
+                raise
 
     @overload
     def generate(self, max_tokens: int = ..., *, logprobs: int, **settings: Unpack[SessionSettings]) -> Completion: ...
@@ -325,7 +330,8 @@ class Session:
                 self._append(token)
             if self._first_chunk is None:
                 self._first_chunk = len(stream.request.prompt)
-        self._draft = KeptDraft.of(stream.request.speculation, self._tokens) or self._draft
+        if stream.error is None:
+            self._draft = KeptDraft.of(stream.request.speculation, self._tokens) or self._draft
         events += self._texts.finish()
         self.finish_reason = "stop" if self.has_stopped else stream.finish_reason
         return events

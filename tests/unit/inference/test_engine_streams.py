@@ -396,6 +396,31 @@ def test_a_pass_that_fails_ends_its_streams_and_not_the_engine(monkeypatch: pyte
     assert len(tokens(engine.submit(REQUESTS[0]))) == 9
 
 
+@pytest.mark.parametrize("begun", [0, 1, 2])
+@pytest.mark.parametrize("stored", [False, True])
+def test_ctrl_c_in_a_pass_ends_its_streams_and_not_the_engine(begun: int, stored: bool):
+    """Some layers have read a token then, and others have not: nothing may go on with such a state."""
+    decoder, passes = first_of("mamba2"), []
+
+    def interrupt(*_: object) -> None:
+        passes.append(1)
+        if len(passes) == begun + 1:
+            raise KeyboardInterrupt
+
+    engine = Engine(decoder, prefixes=PrefixStore(10**7, snapshot_tokens=2) if stored else None)
+    stream = engine.submit(REQUESTS[0])
+    hook = decoder.mixers[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    hook.remove()
+    stream.cancel()
+    assert stream.finish_reason == "error" and engine.running == engine.waiting == 0
+    with pytest.raises(RuntimeError, match="interrupted in the middle of a step"):
+        list(stream)
+    expected = alone(decoder, REQUESTS[0])
+    assert tokens(engine.submit(REQUESTS[0])) == tokens(engine.submit(REQUESTS[0])) == expected
+
+
 @pytest.mark.parametrize("failing", ["insert", "find"])
 def test_without_memory_for_stored_states_streams_go_on(failing: str, monkeypatch: pytest.MonkeyPatch):
     decoder = first_of("mamba2")

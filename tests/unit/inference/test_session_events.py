@@ -3,7 +3,9 @@
 import copy
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session
+from linnet.inference.speculative import Speculation, speculation_of
 from linnet.inference.streams import Event
 from linnet.inference.weights import convert_weights, fingerprint, precision_of
 from linnet.layers.contract import MixerSpec
@@ -31,6 +34,16 @@ def fed(model: LanguageModel, text: str = "Once", **settings: object) -> Session
     session = Session(model, **settings)
     session.feed(text)
     return session
+
+
+@pytest.fixture
+def guesses_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever time they take."""
+
+    def guessing(*given: Any) -> Speculation:
+        return replace(speculation_of(*given), adapts=False)
+
+    monkeypatch.setattr("linnet.inference.session.speculation_of", guessing)
 
 
 def test_events_have_the_text_the_tokens_and_the_probabilities():
@@ -109,6 +122,61 @@ def test_bad_settings_leave_a_session_as_it_was():
         assert session.generate(6, **seed, **SAMPLED) == other.generate(6, **seed, **SAMPLED)
     with pytest.raises(UserError, match=r"^input: 5: expected a text$"):
         Session(model, input=5)
+
+
+@pytest.mark.parametrize("kind", ["attention", "mamba2", "gla"])
+@pytest.mark.parametrize("passes", [0, 1, 6])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_session_goes_on_behind_ctrl_c(kind: str, passes: int, streamed: bool):
+    """It strikes in a pass, behind which some layers have read a token and others have not."""
+    model, done = speaker(FIRST[kind]), []
+    session, other = fed(model), fed(model)
+
+    def interrupt(*_: object) -> None:
+        done.append(1)
+        if len(done) == passes + 1:
+            raise KeyboardInterrupt
+
+    hook = model.decoder.mixers[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        if streamed:
+            list(session.stream(9, Sampling(temperature=0), ignore_eos=True))
+        else:
+            session.generate(9, **GREEDY)
+    hook.remove()
+    begun = session.tokens - 5
+    assert session.finish_reason == "error" and passes - 1 <= begun <= passes
+    session.generate(9 - begun, **GREEDY)
+    other.generate(9, **GREEDY)
+    assert session.token_ids == other.token_ids
+
+
+@pytest.mark.usefixtures("guesses_in_every_step")
+def test_a_draft_is_not_kept_behind_an_error():
+    """Its own state may be that of a pass which did not end."""
+    model, draft = speaker(), speaker(FIRST["mamba2"])
+    session = fed(model)
+    session.generate(9, draft=draft, **GREEDY)
+    assert session._draft is not None
+    hook = draft.decoder.mixers[1].register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.generate(9, draft=draft, **GREEDY)
+    hook.remove()
+    assert session._draft is None and session.finish_reason == "error"
+
+
+def test_a_text_whose_reading_was_interrupted_is_read_again():
+    model = speaker(FIRST["gla"])
+    session, other = fed(model), fed(model)
+    for one in (session, other):
+        one.generate(3, **GREEDY)
+        one.feed(" and then")
+    hook = model.decoder.mixers[1].register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.read()
+    hook.remove()
+    session.read()
+    assert session.generate(9, **GREEDY) == other.generate(9, **GREEDY)
 
 
 def test_a_session_tells_why_its_last_continuation_ended(monkeypatch: pytest.MonkeyPatch):

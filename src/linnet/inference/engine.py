@@ -102,7 +102,7 @@ class Engine:
         """Let a stream wait for its turn.
 
         `UserError` for what `check_request` refuses, and for a state for which there would be no memory if no other
-        stream ran. A stream whose state does not fit now waits.
+        stream ran; nothing has changed then. A stream whose state does not fit now waits.
         """
         check_request(self.decoder, request, self.vocab_size)
         position = 0 if request.state is None else request.state.position
@@ -114,6 +114,8 @@ class Engine:
             held = sum(batch.state.nbytes for batch in batches if batch.reader is not None)
         if self._needed_bytes(prompt) > available_bytes(self.decoder.device) + held:
             raise _no_memory(request)
+        if request.on_accepted is not None:
+            request.on_accepted(request)
         with self._lock:
             self._waiting.append(prompt)
         return stream

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Self, Unpack, overload
 
@@ -75,7 +76,7 @@ class Session:
 
     A session can also be continued on an engine that it shares with other streams: submit its `request`, give the
     events of the stream to `accept`, and the stream to `finish` when it has ended. Until then nothing else may be done
-    with the session.
+    with the session. It changes when the engine accepts the request; one that is refused leaves it as it was.
     """
 
     def __init__(
@@ -228,9 +229,7 @@ class Session:
         logprobs: also report the log-probability of each token, and this many of the likeliest tokens. Raises
         `UserError` at once, as `generate`.
         """
-        request, stop = self._parsed(max_tokens, logprobs, settings)
-        stream = self._submit(request)
-        self._begin(request, stop)
+        stream = self._submit(self.request(max_tokens, logprobs=logprobs, **settings))
 
         def events() -> Iterator[TextEvent]:
             rest: list[TextEvent] = []
@@ -263,9 +262,7 @@ class Session:
         grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
         request = self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs)
         state = request.state or new_state(self.model.decoder, [self._tokens], max_tokens, request.cache_policy)
-        request = replace(request, state=state)
-        stream = self._submit(request)
-        self._begin(request)
+        stream = self._submit(replace(request, state=state))
         self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
 
         def held_nbytes(tokens: int) -> int:
@@ -286,16 +283,9 @@ class Session:
     ) -> Request:
         """What the next continuation asks of an engine, for `accept` and `finish`; the arguments are those of `events`.
 
-        The engine may advance the state of the session itself, so that nothing is copied.
+        The engine may advance the state of the session itself, so that nothing is copied. The session does not change
+        before an engine accepts the request, which is for the tokens that there are now.
         """
-        request, stop = self._parsed(max_tokens, logprobs, settings)
-        self._begin(request, stop)
-        return request
-
-    def _parsed(
-        self, max_tokens: int, logprobs: int | None, settings: SessionSettings
-    ) -> tuple[Request, tuple[str, ...]]:
-        """The next continuation for the arguments of `events`, and its stop texts; the session is not changed."""
         self._end()
         ignore_eos, stop = settings.pop("ignore_eos", False), stop_texts(settings.pop("stop", ()))
         grammar = settings.pop("grammar", None)
@@ -306,7 +296,7 @@ class Session:
             constraint = constraint_of(json_schema, regex, choices, grammar)
             grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
         sampling = sampling_of(settings, ("max_tokens", "logprobs", *SessionSettings.__annotations__))
-        return self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs), stop
+        return self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs, stop)
 
     def accept(self, event: Event) -> list[TextEvent]:
         """Take a generated token; returns the events whose text is certain. Behind a stop text there are none."""
@@ -324,7 +314,10 @@ class Session:
         events = []
         while stream.events:
             events += self.accept(stream.events.popleft())
-        self._state = stream.state if stream.error is None else None
+        if stream.rows is None and stream.error is None:  # it was cancelled before anything was read
+            self._state = self._state if self._read else None
+        else:
+            self._state = stream.state if stream.error is None else None
         if self._state is not None and self._state.position:
             for token in stream.pending[len(self._tokens) - self._state.position :]:  # a stop id, which is no event
                 self._append(token)
@@ -465,10 +458,11 @@ class Session:
         prompt_lookup: int,
         grammar: Grammar | None,
         logprobs: int | None,
+        stop: Sequence[str] = (),
     ) -> Request:
         """The next continuation as an engine takes it; its random numbers follow the last ones of their seed.
 
-        The session is not changed before `_begin`, but for the state of its draft.
+        The session is not changed before `_begin`, with which the engine accepts the request.
         """
         guesses, tokenizer = self.model.check_guesses(draft, prompt_lookup), self.model.tokenizer
         seed, drawn = sampling.seed, 0
@@ -489,19 +483,23 @@ class Session:
             first_chunk=self._first_chunk,
             grammar=grammar,
             logprobs=logprobs,
+            on_accepted=partial(self._begin, stop=stop, has_draft=draft is not None),
         )
         check_request(self.model.decoder, request, tokenizer.vocab_size)
         state = None if self._state is None else with_room(self._state, len(self._tokens) + max_tokens)
         proposer = None if draft is None else self._proposer(draft, max_tokens, sampling)
         return replace(request, state=state, speculation=speculation_of(prompt_lookup, proposer) if guesses else None)
 
-    def _begin(self, request: Request, stop: Sequence[str] = ()) -> None:
-        """Begin a continuation that was not refused."""
+    def _begin(self, request: Request, stop: Sequence[str], has_draft: bool) -> None:
+        """Begin a continuation that an engine accepts; `UserError` for one of other tokens than there are now."""
+        if [*request.read_tokens, *request.prompt] != self._tokens:
+            raise UserError("the session has changed since this request was made; make another one", field="request")
         length, sampling = len(self._tokens), request.sampling
         self._state, self.seed, self._drawn = request.state, sampling.seed, sampling.drawn
         self._cache_policy = request.cache_policy
         self._texts = self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
         self._runs.append(GeneratedRun(length, length, sampling.seed, sampling.drawn, sampling.greedy))
+        self._draft = None if has_draft else self._draft  # its state goes with the request
         self.finish_reason = None
 
     def _proposer(self, draft: LanguageModel, max_tokens: int, sampling: Sampling) -> DraftModel:
@@ -514,7 +512,6 @@ class Session:
         state = None
         if kept is not None and kept.decoder is draft.decoder:
             state = kept.state_before(self._tokens)
-        self._draft = None
         inputs = prefill_inputs(draft.decoder, [row], own)
         return draft.proposer(inputs, max_tokens, sampling, self._counts, len(self._tokens), state)
 
@@ -553,8 +550,9 @@ class Session:
     def _state_with_room(self, max_tokens: int) -> DecoderState:
         """The state, with room for the pending tokens and `max_tokens` more."""
         if self._state is None:
-            self._cache_policy = self._policies(max_tokens)
-            self._state = new_state(self.model.decoder, [self._tokens], max_tokens, self._cache_policy)
+            policies = self._policies(max_tokens)
+            self._state = new_state(self.model.decoder, [self._tokens], max_tokens, policies)
+            self._cache_policy = policies
         self._state = with_room(self._state, len(self._tokens) + max_tokens)
         return self._state
 

@@ -564,7 +564,10 @@ class KeptDraft:
         return type(self)(self.decoder, list(self.tokens), self.state.fork())
 
     def state_before(self, tokens: Sequence[int]) -> DecoderState | None:
-        """The state, which has read a beginning of `tokens` without the last; None if it cannot go back there."""
+        """The state, which has read a beginning of `tokens` without the last; None if it cannot go back there.
+
+        Other tokens than those are forgotten.
+        """
         most = min(len(self.tokens), len(tokens) - 1)
         same = (index for index in range(most) if self.tokens[index] != tokens[index])
         common = next(same, most)
@@ -574,4 +577,5 @@ class KeptDraft:
         if common == 0 or not self.state.can_crop(length):
             return None
         self.state.crop(length)
+        del self.tokens[common:]
         return self.state

@@ -263,6 +263,19 @@ def test_a_request_that_cannot_be_served_is_refused_at_once():
             Engine(small_decoder(), **settings)
 
 
+def test_an_engine_tells_of_a_request_that_it_accepts_alone():
+    engine, told = Engine(small_decoder()), []
+    request = replace(REQUESTS[0], on_accepted=told.append)
+    for refused in (replace(request, max_tokens=10**15), replace(request, prompt=[99])):
+        with pytest.raises(UserError):
+            engine.submit(refused)
+    assert not told
+    assert tokens(engine.submit(request)) == alone(engine.decoder, request) and told == [request]
+    with pytest.raises(ZeroDivisionError):
+        engine.submit(replace(request, on_accepted=lambda _: 1 / 0))
+    assert engine.waiting == engine.running == 0
+
+
 @pytest.mark.parametrize("error", [RuntimeError("the device is lost"), TypeError("a wrong argument")], ids=repr)
 def test_an_error_that_is_no_lack_of_memory_is_not_called_one(error: Exception, monkeypatch: pytest.MonkeyPatch):
     decoder = small_decoder()

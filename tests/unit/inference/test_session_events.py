@@ -24,6 +24,8 @@ from linnet.inference.streams import Event
 from linnet.inference.weights import convert_weights, fingerprint, precision_of
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import EvictionCache
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
 
 FIRST = {mixer.kind: mixer for mixer in reversed(EXAMPLES)}
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
@@ -63,7 +65,7 @@ def test_events_have_the_text_the_tokens_and_the_probabilities():
 def test_tokens_behind_a_stop_text_are_part_of_the_text_that_goes_on():
     """An engine that others share may have chosen some before the session saw the stop text."""
     session = fed(speaker())
-    session.request(9, stop="x", **GREEDY)
+    Engine(session.model.decoder, vocab_size=257).submit(session.request(9, stop="x", **GREEDY))
     for token in b"x\xc3":  # the first byte of a character of two
         assert not session.accept(Event(token))
     assert session.has_stopped and session._text.push(0xA9) == "é"
@@ -96,6 +98,7 @@ def test_bad_settings_leave_a_session_as_it_was():
     model = speaker()
     session, other = fed(model), fed(model)
     bad = [{"stop": ""}, {"top_p": 2.0}, {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_tokens": True}]
+    bad += [{"max_tokens": 10**30}]
     bad += [{"max_tokens": 10**15}, {"logprobs": -1}, {"logprobs": True}, {"draft": "x"}, {"logit_bias": {10**6: 1.0}}]
     for turn in range(3):  # before anything was generated, and behind it
         known = {
@@ -104,7 +107,8 @@ def test_bad_settings_leave_a_session_as_it_was():
         kept = session._state, session._texts, session._draft
         for settings in bad:
             for call in (session.generate, session.events, session.request):
-                if call != session.request or settings != {"max_tokens": 10**15}:  # the engine of others refuses it
+                # The engine of others refuses more than there is memory for.
+                if call != session.request or settings.get("max_tokens") not in (10**15, 10**30):
                     with pytest.raises(UserError):
                         call(**{"max_tokens": 4, "seed": 9, **settings})
             streamed = {"max_tokens": 4, **settings}
@@ -122,6 +126,93 @@ def test_bad_settings_leave_a_session_as_it_was():
         assert session.generate(6, **seed, **SAMPLED) == other.generate(6, **seed, **SAMPLED)
     with pytest.raises(UserError, match=r"^input: 5: expected a text$"):
         Session(model, input=5)
+
+
+def contents(session: Session) -> dict[str, object]:
+    """Everything that a session is, with copies of what is changed in place."""
+    state, draft, counts = session._state, session._draft, session._counts
+    names = ("seed", "_drawn", "finish_reason", "_cache_policy", "_first_chunk", "_texts", "_stop_texts", "_text")
+    return {
+        **{name: vars(session)[name] for name in names},
+        "tokens": session.token_ids,
+        "runs": copy.deepcopy(session._runs),
+        "text": session._text.state_dict(),
+        "counts": (counts.seen, counts.generated),
+        "state": state if state is None else (state, state.positions, state.capacity, bytes_of(state)),
+        "draft": draft and (draft, draft.state.position - len(draft.tokens)),
+    }
+
+
+def bytes_of(state: DecoderState) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in state.tensors().items()}
+
+
+@pytest.mark.parametrize("mixer", [FIRST["attention"], FIRST["mamba2"]], ids=["attention", "mamba2"])
+@pytest.mark.usefixtures("guesses_in_every_step")
+def test_a_request_that_an_engine_refuses_leaves_a_session_as_it_was(mixer: MixerSpec):
+    model = speaker(mixer)
+    session, other = fed(model), fed(model)
+    small = Engine(model.decoder, vocab_size=100)
+    closed, opened = (Engine(model.decoder, vocab_size=model.tokenizer.vocab_size) for _ in range(2))
+    closed.submit = lambda _: 1 / 0
+    guesses = {"draft": model}
+    for turn in range(3):  # before anything was generated, and behind it
+        before = contents(session)
+        refusing = [(small, {"logit_bias": {200: 1.0}, **guesses}), (small, {"logit_bias": {200: 1.0}, "stop": "x"})]
+        refusing += [(closed, guesses)]
+        if turn == 0 and mixer.kind == "attention":  # no memory; behind it the session refuses so many tokens itself
+            refusing += [(opened, {"max_tokens": 10**15})]
+        for engine, settings in refusing:
+            request = session.request(**{"max_tokens": 12, "seed": 9, **SAMPLED, **settings})
+            assert contents(session) == before
+            with pytest.raises((UserError, ZeroDivisionError)):
+                engine.submit(request)
+            assert contents(session) == before
+        seed = {"seed": 1} if turn == 0 else {}
+        request = session.request(8, **seed, **SAMPLED, **guesses)
+        assert contents(session) == before
+        stream = opened.submit(request)
+        assert session.finish_reason is None and contents(session) != before
+        said = "".join(part.text for event in stream for part in session.accept(event))
+        said += "".join(part.text for part in session.finish(stream))
+        assert said == other.generate(8, **seed, **SAMPLED) and session.token_ids == other.token_ids
+        assert session._draft is not None
+        for one in (session, other):
+            one.rewind(6)  # the draft has read some of them
+            one.feed("xy")
+        assert session.generate(2, **SAMPLED) == other.generate(2, **SAMPLED)
+
+
+def test_a_request_of_a_session_that_has_changed_since_is_refused():
+    session = fed(speaker())
+    session.generate(4, **GREEDY)
+    request, engine = session.request(4, **GREEDY), Engine(session.model.decoder, vocab_size=257)
+    session.feed(" and")
+    before = contents(session)
+    with pytest.raises(UserError, match=r"^request: the session has changed since this request was made"):
+        engine.submit(request)
+    assert contents(session) == before and engine.waiting == 0
+
+
+def test_a_continuation_that_was_cancelled_before_it_began_leaves_the_state(monkeypatch: pytest.MonkeyPatch):
+    model = speaker(FIRST["mamba2"])
+    session, other = fed(model), fed(model)
+    engine = Engine(model.decoder, vocab_size=model.tokenizer.vocab_size, prefixes=session.prefixes)
+    for turn in range(2):
+        stream = engine.submit(session.request(5, **GREEDY))
+        assert session.finish(stream) == [] and session.finish_reason == "cancelled"
+        assert (session.nbytes > 0) == (turn > 0)
+        with monkeypatch.context() as patched:
+            read, hidden = [], Decoder.hidden
+            patched.setattr(
+                Decoder,
+                "hidden",
+                lambda self, tokens_BT, *given, _read=read, _hidden=hidden, **named: (
+                    _read.append(tokens_BT.shape[1]) or _hidden(self, tokens_BT, *given, **named)
+                ),
+            )
+            assert session.generate(5, **GREEDY) == other.generate(5, **GREEDY)
+        assert turn == 0 or max(read) == 1
 
 
 @pytest.mark.parametrize("kind", ["attention", "mamba2", "gla"])
@@ -163,6 +254,19 @@ def test_a_draft_is_not_kept_behind_an_error():
         session.generate(9, draft=draft, **GREEDY)
     hook.remove()
     assert session._draft is None and session.finish_reason == "error"
+
+
+def test_a_state_for_which_there_is_no_memory_decides_no_policy(monkeypatch: pytest.MonkeyPatch):
+    session = fed(speaker(FIRST["ted"]), cache_policy="bank")
+    before = contents(session)
+
+    def fails(*_: object) -> None:
+        raise UserError("no memory")
+
+    monkeypatch.setattr("linnet.inference.session.new_state", fails)
+    with pytest.raises(UserError, match="no memory"):
+        session.read()
+    assert contents(session) == before
 
 
 def test_a_text_whose_reading_was_interrupted_is_read_again():

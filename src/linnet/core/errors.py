@@ -60,10 +60,15 @@ def check_whole(field: str, value: Any, least: int = 0, most: int | None = None,
         raise UserError(field=field, value=one_line(repr(value), 80), accepted=accepted)
 
 
+def check_kind(field: str, value: object, kind: type | tuple[type, ...], accepted: str) -> None:
+    """`UserError` for a value of another type."""
+    if not isinstance(value, kind):
+        raise UserError(field=field, value=one_line(repr(value), 80), accepted=accepted)
+
+
 def check_text(field: str, value: object, accepted: str = "a text") -> None:
     """`UserError` for what is no text."""
-    if not isinstance(value, str):
-        raise UserError(field=field, value=one_line(repr(value), 80), accepted=accepted)
+    check_kind(field, value, str, accepted)
 
 
 def texts_of(field: str, value: Any) -> list[str]:

@@ -11,7 +11,7 @@ Legend: `V` vocabulary of the tokenizer.
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, check_kind
 from linnet.data.pieces import TokenBytes
 from linnet.data.tokenizer import Tokenizer
 
@@ -96,7 +96,8 @@ def constraint_of(
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"not JSON ({error})", field=kind, accepted="a JSON schema") from None
     if kind == "choices":
-        if isinstance(value, str) or not value or not all(isinstance(one, str) and one for one in value):
+        is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+        if not is_list or not value or not all(isinstance(one, str) and one for one in value):
             raise UserError(field=kind, value=value, accepted="a list of texts that are not empty")
         return Constraint(kind, json.dumps(list(value)))
     if not isinstance(value, str):
@@ -166,6 +167,7 @@ class Grammar:
 
         `UserError` if `llguidance` is not installed, and for a constraint that it cannot read, with the place.
         """
+        check_kind("constraint", constraint, Constraint, "a Constraint, as constraint_of(regex=...) makes it")
         try:
             import llguidance  # noqa: F401
         except ImportError:

@@ -10,10 +10,11 @@ from typing import TypedDict, Unpack
 from linnet.core.errors import UserError
 from linnet.core.system import one_thread_in_forks
 from linnet.inference.constrained import Grammar
-from linnet.inference.engine import Engine, check_memory_of_encoder
+from linnet.inference.engine import Engine
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
 from linnet.inference.readers import Caches, RecomputingReader, Step
-from linnet.inference.sampling import Sampling, TokenCounts, check_bias, counts_of, fresh_seed
+from linnet.inference.request_checks import check_memory_of_encoder
+from linnet.inference.sampling import Sampling, TokenCounts, check_bias, check_sampling, counts_of, fresh_seed
 from linnet.inference.speculative import Speculation
 from linnet.inference.streams import Request, Stream, streams_of
 from linnet.layers.batch_layout import AuxiliaryOutputs
@@ -85,6 +86,7 @@ def decode_streams(
     grammars, counts: one for each stream; the other arguments: see `Request`. Several streams run without speculation.
     """
     check_prompts(decoder, prompts, max_tokens, 0 if state is None else state.position)
+    check_sampling(sampling)
     check_bias(sampling, vocab_size or decoder.spec.vocab_size)
     if not caches.calibration and not any(mixer.traits.calibrates for mixer in decoder.mixers):
         problem = f"the model has no {kinds_with_calibration()} layer that calibrates on its prompt; leave it out"

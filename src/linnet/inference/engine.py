@@ -19,13 +19,13 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from linnet.core.errors import UserError, check_whole, exceeds_memory, is_out_of_memory
+from linnet.core.errors import UserError, check_kind, check_whole, exceeds_memory, is_out_of_memory
 from linnet.core.system import available_bytes, one_thread_in_forks
 from linnet.inference.cache_policy import cache_policy_state
-from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
+from linnet.inference.prefill import EMPTY, PrefillContext, left_pad, new_state
 from linnet.inference.prefix_store import PrefixStore, StoredStream, prefix_key
 from linnet.inference.readers import CachedReader
-from linnet.inference.sampling import check_bias
+from linnet.inference.request_checks import check_request
 from linnet.inference.state import with_room
 from linnet.inference.streams import Request, Stream, StreamBatch, choose_next
 from linnet.layers.batch_layout import AuxiliaryOutputs
@@ -63,13 +63,17 @@ class Engine:
         between two decoding steps (None: any number). prefixes: is asked for the beginning of each prompt that has no
         state, and gets the states of such streams.
 
-        `UserError` for what is no whole number from 1 on. Processes that are forked from now on compute with one thread
-        (`one_thread_in_forks`).
+        `UserError` for another type, numbers below 1, and more ids than the decoder has. Processes that are forked from
+        now on compute with one thread (`one_thread_in_forks`).
         """
+        check_kind("decoder", decoder, Decoder, "a decoder, as LanguageModel.decoder")
+        if prefixes is not None:
+            check_kind("prefixes", prefixes, PrefixStore, "a PrefixStore")
         check_whole("max_batch", max_batch, 1)
-        for name, value in (("chunk_tokens", chunk_tokens), ("vocab_size", vocab_size)):
-            if value is not None:
-                check_whole(name, value, 1)
+        if chunk_tokens is not None:
+            check_whole("chunk_tokens", chunk_tokens, 1)
+        if vocab_size is not None:
+            check_whole("vocab_size", vocab_size, 1, decoder.spec.vocab_size)
         one_thread_in_forks()
         self.decoder, self.vocab_size = decoder, vocab_size or decoder.spec.vocab_size
         self.max_batch, self.chunk_tokens, self.prefixes = max_batch, chunk_tokens, prefixes
@@ -476,26 +480,3 @@ class Engine:
 def _no_memory(request: Request) -> UserError:
     capacity = len(request.prompt) + request.max_tokens
     return UserError(f"no memory for the state of {capacity} tokens", field="max_tokens", value=request.max_tokens)
-
-
-def check_request(decoder: Decoder, request: Request, vocab_size: int) -> None:
-    """`UserError` for what no engine serves: an empty prompt, ids or a logit bias outside the vocabulary, more tokens
-    than learned positions, a missing input, or a `max_tokens` or `logprobs` that is no such number.
-    """
-    position = 0 if request.state is None else request.state.position
-    check_prompts(decoder, [request.prompt], request.max_tokens, position)
-    check_bias(request.sampling, vocab_size)
-    check_logprobs(request.logprobs)
-    check_memory_of_encoder(decoder, request.state, request.context)
-
-
-def check_logprobs(logprobs: int | None) -> None:
-    """`UserError` for what is neither None nor a number of likeliest tokens."""
-    if logprobs is not None:
-        check_whole("logprobs", logprobs, accepted="a number of tokens, from 0 on")
-
-
-def check_memory_of_encoder(decoder: Decoder, state: DecoderState | None, context: PrefillContext) -> None:
-    """`UserError` if the model has an encoder and neither the context nor the state has the encoder's output."""
-    if decoder.encoder is not None and context.memory is None and (state is None or not state.has_memory):
-        raise UserError("missing: the model has an encoder, which reads it", field="input", accepted="some text")

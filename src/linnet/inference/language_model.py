@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from linnet.core.atomic import not_replaced
-from linnet.core.bounds import MAX_TEXTS
-from linnet.core.errors import UserError, check_text, check_whole, note, texts_of
+from linnet.core.bounds import MAX_INTEGER, MAX_TEXTS
+from linnet.core.errors import UserError, check_kind, check_text, check_whole, note, texts_of
 from linnet.core.system import resolve_device
 from linnet.data.chat_template import ChatTemplate
 from linnet.data.tokenizer import Tokenizer
@@ -20,14 +21,15 @@ from linnet.inference.cache_policy import CachePolicies, cache_policy_state, lay
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Completion, Continuation
 from linnet.inference.decode import decode_streams
-from linnet.inference.engine import check_logprobs, check_memory_of_encoder
-from linnet.inference.prefill import EMPTY, PrefillInputs, new_state, prefill_inputs
+from linnet.inference.prefill import EMPTY, PrefillInputs, check_tokens, new_state, prefill_inputs
 from linnet.inference.readers import CachedReader, Caches
+from linnet.inference.request_checks import check_logprobs, check_memory_of_encoder
 from linnet.inference.sampling import (
     GREEDY_SETTINGS,
     Sampling,
     SamplingSettings,
     TokenCounts,
+    check_sampling,
     counts_of,
     fresh_seed,
     sampling_of,
@@ -407,6 +409,8 @@ class LanguageModel:
 
         seed: decides a random calibration. `UserError` if the model has no such layer, or the file does not fit it.
         """
+        if seed is not None:
+            check_whole("seed", seed, 0, MAX_INTEGER)
         seed = fresh_seed() if seed is None else seed
         return LanguageModel(with_calibration_from(self.decoder, source, seed), self.tokenizer, self.folder)
 
@@ -437,6 +441,7 @@ class LanguageModel:
 
         prompt: a text, or the tokens that `prompt_tokens` made of it.
         """
+        stops = stop_texts(stop)
         inputs, (stream,), state = self._streams(
             [prompt],
             None if input is None else [input],
@@ -454,7 +459,7 @@ class LanguageModel:
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
         calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: calibrated
-        return Continuation(stream, TextEvents(self.tokenizer, tokens, stop), len(tokens), held, state)
+        return Continuation(stream, TextEvents(self.tokenizer, tokens, stops), len(tokens), held, state)
 
     def completions(
         self,
@@ -477,6 +482,9 @@ class LanguageModel:
 
         Each prompt is read once.
         """
+        prompts, stops = texts_of("prompt", prompts), stop_texts(stop)
+        inputs = None if inputs is None else texts_of("input", inputs)
+        check_whole("copies", copies, 1)
         if not prompts:
             return []
         if inputs is not None and len(inputs) != len(prompts):
@@ -499,7 +507,7 @@ class LanguageModel:
         behind = [tokens for tokens in prefill.prompts for _ in range(copies)]
         rows = [
             (
-                Continuation(stream, TextEvents(self.tokenizer, tokens, stop), len(tokens), lambda _: 0),
+                Continuation(stream, TextEvents(self.tokenizer, tokens, stops), len(tokens), lambda _: 0),
                 list[TextEvent](),
             )
             for stream, tokens in zip(streams, behind, strict=True)
@@ -531,6 +539,7 @@ class LanguageModel:
         """What is read, `copies` streams for each prompt, and the state that reads them; None without the KV-cache."""
         check_whole("max_tokens", max_tokens, 1)
         check_logprobs(logprobs)
+        check_sampling(sampling)
         inputs, sampling = self.prefill_inputs(prompts, own_inputs), seeded(sampling)
         repeated = [tokens for tokens in inputs.prompts for _ in range(copies)]
         counts = counts_of(repeated)
@@ -641,18 +650,22 @@ class LanguageModel:
     ) -> PrefillInputs:
         """Prompts as token ids, as the model reads them, with an input for each if they have one.
 
-        A prompt of token ids is taken as it is.
+        A prompt of token ids is taken as it is; `UserError` for what is neither.
         """
         end, encode = self.tokenizer.end_id, self.tokenizer.encode
         begin = self.prompt_tokens if inputs is None else lambda text: [end, *encode(text)]
+        for prompt in prompts:
+            if not isinstance(prompt, str):
+                check_tokens("prompt", prompt, self.spec.vocab_size)
         read = [begin(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
         for text in inputs or ():
             check_text("input", text)
-        tokens = None if inputs is None else [[end, *encode(text), end] for text in inputs]
-        return prefill_inputs(self.decoder, read, tokens)
+        sources = None if inputs is None else [[end, *encode(text), end] for text in inputs]
+        return prefill_inputs(self.decoder, read, sources)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""
+        check_text("prompt", prompt)
         return self.tokenizer.encode_document(prompt)
 
 
@@ -662,6 +675,7 @@ def load(folder: str | Path, device: str = "auto", precision: str | None = None)
     `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `precision`: float32, bfloat16, int8 or int4
     (`inference.weights`); None: as stored. Raises `UserError` that names the missing file, or the invalid value.
     """
+    check_kind("folder", folder, (str, PathLike), "the path of a model folder")
     path = model_folder(folder)
     with not_replaced(path):
         decoder, tokenizer = load_decoder(path, resolve_device(device)), Tokenizer.load(path / TOKENIZER)

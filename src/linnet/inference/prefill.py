@@ -11,7 +11,7 @@ from numbers import Integral
 
 import torch
 
-from linnet.core.errors import UserError, check_whole, exceeds_memory, note
+from linnet.core.errors import UserError, check_kind, check_whole, exceeds_memory, note, one_line
 from linnet.core.system import available_bytes
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.layers.batch_layout import Counts, Memory
@@ -118,13 +118,11 @@ def new_state(
 def check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, position: int = 0) -> None:
     """`UserError` for prompts that a decoder cannot read, or continue by `max_tokens`, behind `position` tokens."""
     check_whole("max_tokens", max_tokens, 1)
-    if not prompts or not all(prompts):
+    check_kind("prompt", prompts, Sequence, "a list of lists of token ids")
+    for prompt in prompts:
+        check_tokens("prompt", prompt, decoder.spec.vocab_size)
+    if not prompts or not all(map(len, prompts)):
         raise UserError("empty", field="prompt", accepted="at least one token in every prompt")
-    vocab_size, kinds = decoder.spec.vocab_size, (int, Integral)  # the first is found faster
-    for token in (token for prompt in prompts for token in prompt):
-        if not (isinstance(token, kinds) and 0 <= token < vocab_size):
-            accepted = f"0 to {vocab_size - 1}, the model's vocabulary"
-            raise UserError(field="prompt", value=f"token id {token!r}", accepted=accepted)
     length, longest = decoder.spec.context_length, max(map(len, prompts))
     end = position + longest + max_tokens
     if decoder.embedding.positions is not None and end > length:
@@ -133,6 +131,20 @@ def check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens
             f"{read}{longest} tokens of prompt and {max_tokens} new ones (`max_tokens`) are {end}: "
             f"the model's learned positions end at {length}"
         )
+
+
+def check_tokens(field: str, tokens: Sequence[int], vocab_size: int) -> None:
+    """`UserError` for what is no sequence of token ids below `vocab_size`; it may be empty."""
+    value: object = tokens
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise UserError(field=field, value=one_line(repr(value), 80), accepted="a list of token ids")
+    for token in tokens:
+        if type(token) is int and 0 <= token < vocab_size:  # in half of the time of the next line
+            continue
+        is_whole = isinstance(token, Integral) and not isinstance(token, bool)
+        if not (is_whole and 0 <= token < vocab_size):
+            accepted = f"0 to {vocab_size - 1}, the model's vocabulary"
+            raise UserError(field=field, value=f"token id {one_line(repr(token), 80)}", accepted=accepted)
 
 
 def room_behind(decoder: Decoder, prompt: Sequence[int], most: int) -> int:

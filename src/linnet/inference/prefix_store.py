@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.checksum import digest
-from linnet.core.errors import UserError
+from linnet.core.errors import check_whole
 from linnet.layers.batch_layout import Counts, Memory
 from linnet.layers.state import State
 from linnet.model.decoder import Decoder
@@ -93,11 +93,10 @@ class PrefixStore:
     def __init__(self, max_bytes: int, snapshot_tokens: int = 256) -> None:
         """snapshot_tokens: who reads a text should insert its state every so many tokens, if it cannot be cropped.
 
-        `UserError` for numbers below 1.
+        `UserError` for what is no whole number from 1 on.
         """
         for name, value in (("max_bytes", max_bytes), ("snapshot_tokens", snapshot_tokens)):
-            if value < 1:
-                raise UserError(field=name, value=value, accepted="at least 1")
+            check_whole(name, value, 1)
         self.max_bytes, self.snapshot_tokens = max_bytes, snapshot_tokens
         self.nbytes = 0
         self.counters = PrefixCounters()

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.bounds import MAX_INTEGER
-from linnet.core.errors import UserError, check_whole, did_you_mean
+from linnet.core.errors import UserError, check_kind, check_whole, did_you_mean
 
 MIN_TEMPERATURE = 1e-6
 """Below it, a logit divided by the temperature may exceed the range of float32."""
@@ -128,6 +128,11 @@ class Sampling:
 
 GREEDY_SETTINGS = ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias")
 """The settings that change a choice of the likeliest."""
+
+
+def check_sampling(sampling: object) -> None:
+    """`UserError` for what is no `Sampling`."""
+    check_kind("sampling", sampling, Sampling, "a Sampling, as Sampling(temperature=0.8, seed=1)")
 
 
 def seeded(sampling: Sampling) -> Sampling:

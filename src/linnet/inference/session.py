@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Self, Unpack, overload
 
 import torch
 
-from linnet.core.errors import UserError, check_text, check_whole, note
+from linnet.core.errors import UserError, check_kind, check_text, check_whole, note
 from linnet.inference.cache_policy import (
     CachePolicies,
     SublayerContents,
@@ -22,11 +22,19 @@ from linnet.inference.cache_policy import (
 )
 from linnet.inference.constrained import Constraint, Grammar, constraint_of
 from linnet.inference.continuation import Completion, Continuation
-from linnet.inference.engine import Engine, check_request
+from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefill import PrefillContext, PrefillInputs, new_state, prefill_inputs
 from linnet.inference.prefix_store import PrefixStore, prefix_key
-from linnet.inference.sampling import Sampling, SamplingSettings, TokenCounts, fresh_seed, sampling_of
+from linnet.inference.request_checks import check_request
+from linnet.inference.sampling import (
+    Sampling,
+    SamplingSettings,
+    TokenCounts,
+    check_sampling,
+    fresh_seed,
+    sampling_of,
+)
 from linnet.inference.speculative import DraftModel, KeptDraft, speculation_of
 from linnet.inference.state import (
     SNAPSHOT,
@@ -96,6 +104,9 @@ class Session:
         `max_tokens` tokens, "cancelled" where its iterator was closed, "error" where it failed or Ctrl-C ended a step;
         None before the first, and while one goes on.
         """
+        check_kind("model", model, LanguageModel, "a model, as linnet.load reads it")
+        if prefixes is not None:
+            check_kind("prefixes", prefixes, PrefixStore, "a PrefixStore")
         self.model = model
         self.prefixes = prefixes
         self._cache_policy: CachePolicies = layer_cache_policies(model.decoder, cache_policy)
@@ -164,19 +175,32 @@ class Session:
         return [] if state is None else observe(state)
 
     def feed(self, text: str) -> None:
-        """Continue the stream with `text`, which is read when something is generated."""
+        """Continue the stream with `text`, which is read when something is generated.
+
+        `UserError` for a text behind which learned positions leave no room for another token.
+        """
         check_text("text", text)
         self._end()
         tokens = self.model.tokenizer.encode(text)
         if not tokens:
             return
         if self._read == 0 and self._prefill.inputs is None and self._tokens == [self.model.tokenizer.end_id]:
-            self._tokens = self.model.prompt_tokens(text)
-            self._counts = TokenCounts(set(self._tokens))
+            whole = self.model.prompt_tokens(text)
+            self._check_length(tokens, whole)
+            self._tokens, self._counts = whole, TokenCounts(set(whole))
         else:
-            self._tokens += tokens
+            self._check_length(tokens, whole := self._tokens + tokens)
+            self._tokens = whole
             self._counts.read_prompt(tokens)
         self._text = self.model.tokenizer.stream(tokens)
+
+    def _check_length(self, tokens: Sequence[int], whole: Sequence[int]) -> None:
+        """`UserError` if the model could not read the whole stream, which ends with new tokens, and one token more."""
+        decoder, before = self.model.decoder, len(whole) - len(tokens)
+        length = decoder.spec.context_length
+        if decoder.embedding.positions is not None and len(whole) >= length:
+            problem = f"{len(tokens)} tokens of text behind {before}: the model's learned positions end at {length}"
+            raise UserError(problem, accepted=f"at most {max(length - 1 - before, 0)}, so that another one can follow")
 
     @torch.inference_mode()
     def read(self) -> None:
@@ -258,12 +282,12 @@ class Session:
     ) -> Continuation:
         """`generate` piece by piece, with figures and state."""
         self._end()
-        before, prompt_tokens = self._read, len(self._pending)
+        before, prompt_tokens, stops = self._read, len(self._pending), stop_texts(stop)
         grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
         request = self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs)
         state = request.state or new_state(self.model.decoder, [self._tokens], max_tokens, request.cache_policy)
         stream = self._submit(replace(request, state=state))
-        self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
+        self._stop_texts = TextEvents(self.model.tokenizer, stop=stops, stream=self._text, ends=False)
 
         def held_nbytes(tokens: int) -> int:
             return state.held_nbytes(before + tokens)
@@ -464,6 +488,8 @@ class Session:
 
         The session is not changed before `_begin`, with which the engine accepts the request.
         """
+        check_whole("max_tokens", max_tokens, 1)
+        check_sampling(sampling)
         guesses, tokenizer = self.model.check_guesses(draft, prompt_lookup), self.model.tokenizer
         seed, drawn = sampling.seed, 0
         if seed is None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from linnet.core.errors import (
     MAX_LINE_CHARACTERS,
     UserError,
+    check_kind,
     did_you_mean,
     exceeds_memory,
     is_out_of_memory,
@@ -95,6 +96,12 @@ def test_a_long_line_keeps_its_ends():
     line = one_line(f"/a/folder/{'x' * 400}: must be a number")
     assert line.startswith("/a/folder/xxx") and "x … x" in line and line.endswith("xxx: must be a number")
     assert one_line("x" * MAX_LINE_CHARACTERS) == "x" * MAX_LINE_CHARACTERS
+
+
+def test_a_value_of_another_type_is_named():
+    check_kind("count", 5, (int, str), "a number")
+    with pytest.raises(UserError, match=r"^count: None: expected a number$"):
+        check_kind("count", None, int, "a number")
 
 
 def test_a_lack_of_memory_is_told_from_other_errors():

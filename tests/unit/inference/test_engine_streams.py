@@ -246,21 +246,63 @@ def test_a_request_that_cannot_be_served_is_refused_at_once():
         (Request([99], 1, GREEDY), "token id 99"),
         (Request([1], 0, GREEDY), "max_tokens: 0"),
         (Request([1], True, GREEDY), "max_tokens: True: expected a whole number, at least 1"),
-        (Request("ab", 1, GREEDY), "prompt: token id 'a'"),
+        (Request([1, -1], 1, GREEDY), "prompt: token id -1: expected 0 to 22, the model's vocabulary"),
         (Request([1, 1.5], 1, GREEDY), "prompt: token id 1.5"),
+        (Request([1, True], 1, GREEDY), "prompt: token id True"),
+        (Request([[1]], 1, GREEDY), r"prompt: token id \[1\]"),
+        (Request("ab", 1, GREEDY), "prompt: 'ab': expected a list of token ids"),
+        (Request(5, 1, GREEDY), "prompt: 5: expected a list of token ids"),
+        (Request(None, 1, GREEDY), "prompt: None: expected a list of token ids"),
+        (Request({1, 2}, 1, GREEDY), "prompt: .*: expected a list of token ids"),
+        (Request(iter([1, 2]), 1, GREEDY), "prompt: .*: expected a list of token ids"),
+        (Request(torch.tensor([1, 2]), 1, GREEDY), r"prompt: tensor\(\[1, 2\]\): expected a list of token ids"),
+        (5, "request: 5: expected a Request"),
+        (Request([1], 1, 0.8), "sampling: 0.8: expected a Sampling"),
+        (Request([1], 1, GREEDY, 5), "stop_ids: 5: expected token ids"),
+        (Request([1], 1, GREEDY, "ab"), "stop_ids: 'ab': expected token ids"),
+        (Request([1], 1, GREEDY, state=5), "state: 5: expected a decode state"),
+        (Request([1], 1, GREEDY, state=small_decoder().initial_state(2, 9)), "state: of 2 streams: expected that of"),
+        (Request([1], 1, GREEDY, cache_policy=5), "cache_policy: 5: expected a CachePolicy"),
+        (Request([1], 1, GREEDY, context=5), "context: 5: expected a PrefillContext"),
+        (Request([1], 1, GREEDY, counts=5), "counts: 5: expected"),
+        (Request([1], 1, GREEDY, grammar=5), "grammar: 5: expected"),
+        (Request([1], 1, GREEDY, speculation=5), "speculation: 5: expected"),
+        (Request([1], 1, GREEDY, read_tokens=5), "read_tokens: 5: expected a list of token ids"),
+        (Request([1], 1, GREEDY, read_tokens=["a"]), "read_tokens: token id 'a': expected 0 to 22"),
+        (Request([1], 1, GREEDY, first_chunk=0), "first_chunk: 0: expected at least 1"),
+        (Request([1], 1, GREEDY, first_chunk="x"), "first_chunk: 'x': expected a whole number, at least 1"),
         (Request([1], 1, GREEDY, logprobs=-1), "logprobs: -1: expected a number of tokens, from 0 on"),
         (Request([1], 1, GREEDY, logprobs=True), "logprobs: True: expected a number of tokens"),
         (Request([1], 10**15, GREEDY), "no memory for the state"),
         (Request([1], 10**30, GREEDY), "no memory for the state"),
         (Request([1], 1, Sampling(0.0, logit_bias={99: 1.0})), "logit_bias: token id 99"),
     ):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=message) as refused:
             engine.submit(request)
+        assert "\n" not in str(refused.value)
     assert engine.waiting == 0
-    for settings in ({"max_batch": 1.5}, {"max_batch": 0}, {"chunk_tokens": "8"}, {"vocab_size": -1}):
+    for settings in ({"max_batch": 1.5}, {"max_batch": 0}, {"chunk_tokens": "8"}):
         ((name, value),) = settings.items()
         with pytest.raises(UserError, match=f"^{name}: {value!r}: expected .*at least 1$"):
             Engine(small_decoder(), **settings)
+    for size in (-1, 24):
+        with pytest.raises(UserError, match=f"^vocab_size: {size}: expected 1 to 23$"):
+            Engine(small_decoder(), vocab_size=size)
+    with pytest.raises(UserError, match=r"^prefixes: 5: expected a PrefixStore$"):
+        Engine(small_decoder(), prefixes=5)
+    with pytest.raises(UserError, match=r"^decoder: 'x': expected a decoder"):
+        Engine("x")
+
+
+@pytest.mark.parametrize("wrong", [{"first_chunk": "x"}, {"counts": 5}, {"grammar": 5}, {"read_tokens": ["a"]}])
+def test_a_request_with_a_wrong_field_reaches_no_other_stream(wrong: dict[str, object]):
+    engine = Engine(small_decoder(), prefixes=PrefixStore(10**7, snapshot_tokens=4))
+    others = [engine.submit(REQUESTS[0])]
+    with pytest.raises(UserError):
+        engine.submit(Request([8, 2], 6, GREEDY, **wrong))
+    others.append(engine.submit(REQUESTS[1]))  # its prompt and the first one are read together
+    for stream, request in zip(others, REQUESTS, strict=False):
+        assert tokens(stream) == alone(engine.decoder, request)
 
 
 def test_an_engine_tells_of_a_request_that_it_accepts_alone():

@@ -17,7 +17,7 @@ from linnet.core.system import resolve_device
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.constrained import constraint_of
 from linnet.inference.decode import decode
-from linnet.inference.language_model import LanguageModel
+from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.readers import Caches
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import MixerSpec
@@ -194,7 +194,31 @@ def test_values_that_cannot_be_are_refused_before_anything_is_computed():
         (lambda model: model.generate("a", 2, logprobs=True), "logprobs: True: expected a number of tokens, from 0 on"),
         (lambda model: model.generate("a", 2, draft="x"), "draft: 'x': expected a model, as linnet.load reads it"),
         (lambda model: model.generate("a", 2, draft="x", parse_special=True), "draft: 'x': expected a model, as"),
-        lambda model: model.generate("a", 10**15, draft=model),
+        (
+            lambda model: model.generate("a", 10**15, draft=model),
+            "max_tokens: no memory for the state of 1000000000000002",
+        ),
+        (lambda model: model.generate("a", 2, choices=5), "choices: 5: expected a list of texts that are not empty"),
+        (lambda model: model.generate("a", 2, choices={"a": 1}), "choices: {'a': 1}: expected a list of texts"),
+        (lambda model: model.stream(5, 2, Sampling()), "prompt: 5: expected a list of token ids"),
+        (lambda model: model.stream(["a"], 2, Sampling()), "prompt: token id 'a': expected 0 to 256"),
+        (lambda model: model.stream([10**30], 2, Sampling()), "prompt: token id 1000000000000000000000000000000: "),
+        (lambda model: model.stream([], 2, Sampling()), "prompt: empty; expected at least one token"),
+        (lambda model: model.stream("a", 2, None), "sampling: None: expected a Sampling"),
+        (lambda model: model.stream("a", 2, Sampling(), stop=5), "stop: (5,): expected texts that are not empty"),
+        (lambda model: model.stream("a", 2, Sampling(), constraint=5), "constraint: 5: expected a Constraint"),
+        (lambda model: model.completions(5, 2, Sampling()), "prompt: 5: expected a text, or a list of texts"),
+        (
+            lambda model: model.completions(["a"], 2, Sampling(), inputs=5),
+            "input: 5: expected a text, or a list of texts",
+        ),
+        (lambda model: model.completions(["a"], 2, Sampling(), copies="x"), "copies: 'x': expected a whole number"),
+        (lambda model: model.prompt_tokens(5), "prompt: 5: expected a text"),
+        (lambda model: model.with_calibration("x", seed="y"), "seed: 'y': expected a whole number"),
+        (lambda model: load(None), "folder: None: expected the path of a model folder"),
+        (lambda model: decode(model.decoder, 5, 2, Sampling()), "prompt: 5: expected a list of lists of token ids"),
+        (lambda model: decode(model.decoder, [1, 2], 2, Sampling()), "prompt: 1: expected a list of token ids"),
+        (lambda model: decode(model.decoder, [[1]], 2, 0.8), "sampling: 0.8: expected a Sampling"),
         (lambda model: model.beam_search(5, 2), "prompt: 5: expected a text"),
         (lambda model: model.beam_search("a", "2"), "max_tokens: '2': expected a whole number, at least 1"),
         (lambda model: model.logits(["a"]), "text: ['a']: expected a text"),

@@ -262,6 +262,8 @@ def test_a_state_that_cannot_be_copied_leaves_the_store_as_it_was(name: str, mon
 
 
 def test_numbers_below_one_are_refused():
+    with pytest.raises(UserError, match=r"max_bytes: '1 GB': expected a whole number, at least 1"):
+        PrefixStore("1 GB")
     with pytest.raises(UserError, match="max_bytes: 0"):
         PrefixStore(0)
     with pytest.raises(UserError, match="snapshot_tokens: 0"):

@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def test_bad_settings_leave_a_session_as_it_was():
     model = speaker()
     session, other = fed(model), fed(model)
     bad = [{"stop": ""}, {"top_p": 2.0}, {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_tokens": True}]
-    bad += [{"max_tokens": 10**30}]
+    bad += [{"max_tokens": None}, {"max_tokens": "5"}, {"max_tokens": 10**30}, {"choices": 5}]
     bad += [{"max_tokens": 10**15}, {"logprobs": -1}, {"logprobs": True}, {"draft": "x"}, {"logit_bias": {10**6: 1.0}}]
     for turn in range(3):  # before anything was generated, and behind it
         known = {
@@ -281,6 +282,65 @@ def test_a_text_whose_reading_was_interrupted_is_read_again():
     hook.remove()
     session.read()
     assert session.generate(9, **GREEDY) == other.generate(9, **GREEDY)
+
+
+def test_a_text_beyond_learned_positions_is_not_fed():
+    model = speaker(positions="learned")
+    for begun in (False, True):
+        session = Session(model)
+        if begun:
+            session.feed("Once")
+            session.generate(10, **GREEDY)
+            session.read()
+        room = 63 - session.tokens
+        before = contents(session)
+        with pytest.raises(UserError) as refused:
+            session.feed("a" * (room + 1))
+        accepted = f"the model's learned positions end at 64; expected at most {room}, so that another one can follow"
+        assert str(refused.value) == f"{room + 1} tokens of text behind {session.tokens}: {accepted}"
+        assert contents(session) == before
+        session.feed("a" * room)
+        session.read()
+        session.generate(1, **GREEDY)
+        session.save(io.BytesIO())
+        assert session.tokens == 64
+        with pytest.raises(UserError, match="expected at most 0"):
+            session.feed("a")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda session: session.stream(3, None), "sampling: None: expected a Sampling"),
+        (lambda session: session.stream(3, 0.8), "sampling: 0.8: expected a Sampling"),
+        (lambda session: session.stream("3", Sampling()), "max_tokens: '3': expected a whole number, at least 1"),
+        (lambda session: session.stream(3, Sampling(), stop=5), "stop: (5,): expected texts that are not empty"),
+        (lambda session: session.stream(3, Sampling(), constraint=5), "constraint: 5: expected a Constraint"),
+        (lambda session: session.generate(3, choices=5), "choices: 5: expected a list of texts that are not empty"),
+        (lambda session: session.generate(10**15, draft=session.model), "max_tokens: "),
+        (lambda session: Session("runs/x"), "model: 'runs/x': expected a model, as linnet.load reads it"),
+        (lambda session: Session(session.model, prefixes=5), "prefixes: 5: expected a PrefixStore"),
+    ],
+)
+def test_a_wrong_argument_is_named_in_one_line_and_leaves_the_session(call: Callable[[Session], object], message: str):
+    session = fed(speaker())
+    before = contents(session)
+    with pytest.raises(UserError) as refused:
+        call(session)
+    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+    assert contents(session) == before
+    assert session.generate(5, **GREEDY) == fed(session.model).generate(5, **GREEDY)
+
+
+def test_one_stop_text_of_a_streamed_continuation_is_no_list_of_characters():
+    stop = "".join(map(chr, range(32, 127)))
+    session, model = fed(speaker()), speaker()
+    said, sampling = session.fork().generate(40, seed=1, **SAMPLED), Sampling(temperature=1.0, seed=1)
+    assert any(character in said for character in stop)
+    assert "".join(session.stream(40, sampling, ignore_eos=True, stop=stop)) == said
+    assert "".join(model.stream("Once", 40, sampling, ignore_eos=True, stop=stop)).startswith(said)
+    (whole,) = model.completions(["Once"], 40, sampling, ignore_eos=True, stop=stop)
+    assert whole.text.startswith(said)
 
 
 def test_a_session_tells_why_its_last_continuation_ended(monkeypatch: pytest.MonkeyPatch):

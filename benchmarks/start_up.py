@@ -40,8 +40,9 @@ SETTINGS = (
 
 
 def python(*arguments: str) -> str:
-    """The standard output of a fresh process."""
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    """The standard output of a fresh process, which finds compiled sources from the second one on, as users' do."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)}: {done.stderr}")
     return done.stdout

@@ -295,7 +295,7 @@ def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.Exported
 def export_with_shapes(
     decoder: Decoder, state: DecoderState, native: bool = True
 ) -> tuple["torch.export.ExportedProgram", tuple[Any, ...]]:
-    """The same, and the free sizes of its inputs as `torch.export` takes them; native: with native custom operators."""
+    """The same, and the free sizes of its inputs as `torch.export` takes them; native: with native functions."""
     states, several = StateTensors(state), len(state.positions) > 1
     step, batch = InPlaceStep(decoder, states), torch.export.Dim("batch", min=2)
     rows = {0: batch} if several else {}

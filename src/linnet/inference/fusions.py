@@ -39,7 +39,7 @@ def use_sums_for_one_row(program: ExportedProgram) -> None:
         out = linear.meta["val"]
         if any(size != 1 for size in out.shape[:-1]):
             continue
-        row = Row.of(graph, linear, written)
+        row = InputRow.of(graph, linear, written)
         bias = linear.args[2] if len(linear.args) > 2 else None
         for part in _parts(linear):
             with graph.inserting_before(linear):
@@ -59,7 +59,7 @@ def use_sums_for_one_row(program: ExportedProgram) -> None:
 
 
 @dataclass(frozen=True)
-class Row:
+class InputRow:
     """The input of a linear map `[1, D]`, in float32 at least.
 
     normalized_1D, eps: what its RMS norm divides by the root of the mean square of; None if there is no norm.
@@ -70,7 +70,7 @@ class Row:
     eps: float = 0.0
 
     @classmethod
-    def of(cls, graph: Graph, linear: Node, written: set[Node]) -> "Row":
+    def of(cls, graph: Graph, linear: Node, written: set[Node]) -> "InputRow":
         """Take the input of a linear map apart; written: nodes whose tensors may change between a norm and the map."""
         x = linear.args[0]
         width = x.meta["val"].shape[-1]
@@ -119,7 +119,7 @@ def _float_row(graph: Graph, x: Node, width: int) -> Node:
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputPart:
     """Outputs `start` to `stop` of a linear map, and the node that holds them."""
 
     node: Node
@@ -127,18 +127,18 @@ class Part:
     stop: int
 
 
-def _parts(linear: Node) -> Iterator[Part]:
+def _parts(linear: Node) -> Iterator[OutputPart]:
     """The equal parts that the outputs of a linear map are split into, or all outputs.
 
     Sums of equal parts are computed by one kernel, which also does what joins the parts again, such as a gate.
     """
     outputs, split = linear.meta["val"].shape[-1], _split_of(linear)
     if split is None:
-        yield Part(linear, 0, outputs)
+        yield OutputPart(linear, 0, outputs)
         return
     size = outputs // len(split.meta["val"])
     for item in split.users:
-        yield Part(item, item.args[1] * size, (item.args[1] + 1) * size)
+        yield OutputPart(item, item.args[1] * size, (item.args[1] + 1) * size)
 
 
 def _split_of(linear: Node) -> Node | None:

@@ -180,10 +180,10 @@ def main() -> None:
     with built_beside(device, [row for row in rows if row.form == "fused"], BUILDS_SHARE * arguments.seconds):
         if not arguments.no_tests:
             run_tests(record, arguments)
-    if (none := why_none(device)) is None:
-        rows = [*rows, *kernel_rows(TINY if arguments.tiny else SIZES)] if "eager" in arguments.forms else rows
-    else:
+    if (none := why_none(device)) is not None:
         record.content["left_out"]["kernels"] = none
+    elif "eager" in arguments.forms:
+        rows = [*kernel_rows(TINY if arguments.tiny else SIZES), *rows]
     try:
         measure_rows(record, worker, rows, begun_s + arguments.seconds)
     finally:

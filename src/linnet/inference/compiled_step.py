@@ -10,7 +10,7 @@ Legend: `B` batch (rows), `V` vocabulary.
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -168,20 +168,26 @@ def _difference(decoder: Decoder, state: DecoderState, step: Callable[[DecoderSt
     token_B1 = torch.zeros(len(state.positions), 1, dtype=torch.int64)
     expected_BV = decoder.logits(decoder.hidden(token_B1, ours))[:, 0]
     found_BV = step(theirs)(token_B1)
-    error = float((found_BV - expected_BV).abs().max() / expected_BV.float().std())
-    limit = MAX_ERRORS[precision_of(decoder)]
-    if not error <= limit:
-        return f"logits differ by {error:.1e} of their spread"
     for each in (ours, theirs):  # the same number of empty places
         reserve(each, 0)
-    found = theirs.tensors()
-    for name, expected in ours.tensors().items():
-        if not is_near(found[name], expected, limit):
-            return f"the state {name} differs"
-    return None
+    return difference_of(precision_of(decoder), (found_BV, theirs.tensors()), (expected_BV, ours.tensors()))
 
 
-def is_near(found: Tensor, expected: Tensor, limit: float) -> bool:
+StepResult = tuple[Tensor, Mapping[str, Tensor]]
+"""The logits of a step, and the tensors of the states behind it by name."""
+
+
+def difference_of(precision: str, found: StepResult, expected: StepResult) -> str | None:
+    """How the result of a step differs from the expected one by more than rounding, in words; None if it does not."""
+    (found_BV, states), (expected_BV, right) = found, expected
+    limit = MAX_ERRORS[precision]
+    error = float((found_BV - expected_BV).abs().max() / expected_BV.float().std())
+    if not error <= limit:
+        return f"logits differ by {error:.1e} of their spread"
+    return next((f"the state {name} differs" for name in right if not _is_near(states[name], right[name], limit)), None)
+
+
+def _is_near(found: Tensor, expected: Tensor, limit: float) -> bool:
     """True if a state differs by rounding: in float32 element by element, in other precisions as a whole."""
     if not expected.is_floating_point():  # the padding of an encoder's inputs
         return torch.equal(found, expected)

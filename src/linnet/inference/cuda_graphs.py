@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,13 +23,14 @@ from torch import Tensor
 from linnet.core.errors import UserError, note
 from linnet.core.system import available_bytes, synchronize
 from linnet.inference.captured_step import InPlaceStep, Maintenance, StateTensors, can_capture, reserve, weights_of
-from linnet.inference.compiled_step import MAX_ERRORS, MOST_WAIT_S, WAIT_S, is_near
+from linnet.inference.compiled_step import MOST_WAIT_S, WAIT_S, StepResult, difference_of
 from linnet.inference.fused_step import LOADING, FusedStep, Fusion, StepInputs, fusion_of, on_device
 from linnet.inference.step_packages import BUILDS, RESERVED_TOKENS
 from linnet.inference.weights import precision_of
 from linnet.layers.state import State
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
+from linnet.ops.kernels import has_triton
 
 RECORD_AFTER_TOKENS = 16
 """Ordinary steps of a decoder after which steps are recorded: a recording takes as long as about five of them."""
@@ -108,9 +108,10 @@ class StepBuffers:
     states: of as many streams as a power of two; the rows of a batch are the first ones, and the others repeat its
     first row. form: of these states. weights: aliases of those that the graphs read. graphs: by the number of places
     for tokens that they read. references: how many tensors share the memory of each state if no stream does.
-    fusion: the compiled step, once it has been looked for. fused: its graph, which reads all
-    places; values: what it reads beside weights; is_compared: it gives what the other graphs give; is_refused: it does
-    not, or cannot be recorded. fastest: the graph to replay, by the number of places that are needed.
+    fusion: the compiled step, once it has been looked for. fused: its graph, which reads all places; fused_from: the
+    step that it was recorded of, whose kernels it needs; values: what it reads beside weights; is_compared: it gives
+    what the other graphs give; is_refused: it does not, or cannot be recorded. fastest: the graph to replay, by the
+    number of places that are needed.
     """
 
     states: DecoderState
@@ -121,6 +122,7 @@ class StepBuffers:
     references: list[int] = field(default_factory=list)
     fusion: Fusion | None = None
     fused: RecordedGraph | None = None
+    fused_from: FusedStep | None = None
     values: list[Tensor] = field(default_factory=list)
     is_compared: bool = False
     is_refused: bool = False
@@ -202,7 +204,7 @@ class StepBuffers:
         """Record the compiled step; it is given up, after a note, where that fails."""
         inputs = self.inputs()
         try:
-            self.values = values = step.values_of(self.weights)
+            self.fused_from, self.values = step, (values := step.values_of(self.weights))
             self.positions_B.zero_()
             self.fused = recorder(self._advancing(lambda: step.logits(inputs, values)), self._any_graph)
         except Exception as error:  # what a capture, Inductor and Triton raise
@@ -211,29 +213,25 @@ class StepBuffers:
 
     def update_values(self) -> None:
         """Compute again what the compiled step reads beside weights: they may have changed in their places."""
-        if self.fused_step is not None and self.values:
-            self.fused_step.update(self.values, self.weights)
+        if self.fused_from is not None:
+            self.fused_from.update(self.values, self.weights)
 
     def compare(self, decoder: Decoder, places: int) -> None:
         """Compare the graphs at the next token of the streams here; the compiled one is given up if it differs."""
-        inputs, flat = self.inputs(), StateTensors(self.states)
-        before, found = inputs.copied(), list[tuple[Tensor, list[Tensor]]]()
+        inputs, names = self.inputs(), list(StateTensors(self.states).tensors)
+        before, results = inputs.copied(), list[StepResult]()
         assert self.fused is not None and self.fusion is not None
         for graph in (self.graphs[places], self.fused):
             graph.replay()
-            found.append((graph.out.float().clone(), [tensor.clone() for tensor in inputs.states]))
+            states = (tensor.clone() for tensor in inputs.states)
+            results.append((graph.out.clone(), dict(zip(names, states, strict=True))))
             self.positions_B.copy_(before.positions_B)
             for place, tensor in zip(inputs.states, before.states, strict=True):
                 place.copy_(tensor)
-        (expected_BV, expected), (found_BV, states) = found
-        if not expected_BV.isfinite().all():
+        expected, found = results
+        if not expected[0].isfinite().all():
             return  # of a model that is broken; other streams may be compared
-        limit = MAX_ERRORS[precision_of(decoder)]
-        error = float((found_BV - expected_BV).abs().max() / expected_BV.std())
-        problem = None if error <= limit else f"logits differ by {error:.1e} of their spread"
-        for name, one, other in zip(flat.tensors, states, expected, strict=True):
-            if problem is None and not is_near(one, other, limit):
-                problem = f"the state {name} differs"
+        problem = difference_of(precision_of(decoder), found, expected)
         self.is_compared = True
         if problem is not None:
             self.fused, self.is_refused, self.fastest = None, True, dict(self.graphs)
@@ -282,7 +280,7 @@ class StepBuffers:
         if self.is_refused or (self.fusion is not None and self.fusion.is_settled):
             return False
         device = decoder.device
-        can_fuse = device.type in FUSING_DEVICES and (device.type != "cuda" or find_spec("triton") is not None)
+        can_fuse = device.type in FUSING_DEVICES and (device.type != "cuda" or has_triton(device))
         needed = STATE_COPIES * self.states.nbytes + WEIGHT_COPIES * sum(weight.nbytes for weight in self.weights)
         if not can_fuse or needed + CONTEXT_BYTES > available_bytes(device):
             return False
@@ -381,6 +379,7 @@ class GraphSteps:
 
     def __post_init__(self) -> None:
         self._maintenance = Maintenance(self.state)
+        self._pool = _POOLS.setdefault(self.decoder, Pool())
 
     def logits(self, tokens_B1: Tensor) -> Tensor:
         """Logits `[B, V]` of one token of each row."""
@@ -406,7 +405,7 @@ class GraphSteps:
         buffers.tokens_B1[:rows].copy_(tokens_B1)
         recording = buffers.fastest[self._places]
         recording.replay()
-        _POOLS[self.decoder].tokens += 1
+        self._pool.tokens += 1
         state.positions = self._positions = tuple(position + 1 for position in state.positions)
         self._steps_left -= 1
         self._maintenance.after_step()
@@ -414,7 +413,7 @@ class GraphSteps:
 
     def count_pass(self, tokens: int) -> None:
         """Count a pass that read several tokens of the streams instead of steps."""
-        _POOLS.setdefault(self.decoder, Pool()).tokens += tokens
+        self._pool.tokens += tokens
 
     def release(self) -> None:
         """Move the state out of the buffers, so that other streams can use them."""
@@ -426,7 +425,7 @@ class GraphSteps:
 
     def _is_ready(self) -> bool:
         """True if the state is where a graph reads it; it is copied there, and the graph recorded, if need be."""
-        pool = _POOLS.setdefault(self.decoder, Pool())
+        pool = self._pool
         if not BUILDS.enabled or pool.problem is not None:
             return False
         buffers = self._buffers

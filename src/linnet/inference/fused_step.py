@@ -45,6 +45,10 @@ class StepInputs:
             states = [tensor.clone() for tensor in self.states]
             return StepInputs(self.tokens_B1.clone(), self.positions_B.clone(), states, self.weights)
 
+    def tensors(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """All of them one after the other, and values of weights, as a `FusedStep` takes them."""
+        return [self.tokens_B1, self.positions_B, *self.states, *self.weights, *values]
+
     @property
     def arguments(self) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """As an `InPlaceStep` takes them."""
@@ -60,7 +64,7 @@ class FusedStep:
 
     def logits(self, inputs: StepInputs, values: Sequence[Tensor]) -> Tensor:
         """The logits `[B, V]`; states are written. values: those of `values_of`."""
-        return self.run([inputs.tokens_B1, inputs.positions_B, *inputs.states, *inputs.weights, *values])[0]
+        return self.run(inputs.tensors(values))[0]
 
     def values_of(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The values of these weights, none of which shares their memory, with the strides that the step expects."""
@@ -115,8 +119,7 @@ class Fusion:
         """Load the package, and run it once, which loads the kernels; takes seconds."""
         parts, folder = json.loads(self.package.read_text()), kernels_folder(self.package)
         make_values, values = first_run(folder / "values", inputs.weights) if parts["values"] else (None, [])
-        tensors = [inputs.tokens_B1, inputs.positions_B, *inputs.states, *inputs.weights, *values]
-        return FusedStep(first_run(folder / "step", tensors)[0], make_values)
+        return FusedStep(first_run(folder / "step", inputs.tensors(values))[0], make_values)
 
     def give_up(self, problem: str, for_all: bool) -> None:
         """Note that the package is not used; for_all: remove it, and let no process try again today."""

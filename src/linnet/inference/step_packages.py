@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
 from linnet.inference.captured_step import export_with_shapes, reserve
 from linnet.inference.fusions import use_sums_for_one_row
-from linnet.inference.step_values import flat_module, hoist_weight_values, realize_position_values, register_realize
+from linnet.inference.step_values import divided_step, flat_module
 from linnet.inference.weights import conversion_of, convert_weights
 from linnet.layers.registry import CACHE_POLICIES
 from linnet.model.decoder import Decoder
@@ -62,9 +61,6 @@ RETRY_AFTER_S = 24 * 3600.0
 
 PDL_CAPABILITY = 9
 """Compute capability from which on a kernel may start while the one before it ends."""
-
-_CACHE_FOLDER = threading.Lock()
-"""Held while the process's cache folder of Inductor is another one."""
 
 BUILD_MEMORY = 4
 """Times the bytes of the weights: memory that a build may need."""
@@ -205,9 +201,7 @@ def build(request: dict[str, Any], package: Path) -> None:
         build_fused(decoder.to(request["fused_on"]), request, package)
         return
     program, shapes = export_with_shapes(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
-    step, values = hoist_weight_values(program, shapes)
-    realize_position_values(step)
-    register_realize()
+    step, values = divided_step(program, shapes)
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
     options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False, "aot_inductor.enable_line_tables": False}
     if library(decoder.device) is not None:
@@ -236,9 +230,7 @@ def build_fused(decoder: Decoder, request: dict[str, Any], package: Path) -> Non
     state = example_state(decoder, request["rows"], request["cache_policies"], FUSED_ROOM)
     program, shapes = export_with_shapes(decoder, state, native=False)
     use_sums_for_one_row(program)
-    step, values = hoist_weight_values(program, shapes)
-    realize_position_values(step)
-    register_realize()
+    step, values = divided_step(program, shapes)
     (*inputs, states, weights), made = step.example_inputs[0][:4], []
     if values is not None:
         _save_kernels(values, kernels_folder(package) / "values", decoder.device)
@@ -292,17 +284,19 @@ def first_run(folder: Path, inputs: list[Tensor]) -> tuple[Callable[[list[Tensor
 
 @contextmanager
 def inductor_cache(folder: Path) -> Iterator[None]:
-    """Within the block, where kernels are loaded and run for the first time, Inductor and Triton keep theirs there."""
+    """Within the block, where kernels are loaded and run for the first time, Inductor and Triton keep theirs there.
+
+    It sets variables of the process, so one thread at a time may be in it (`fused_step.LOADING`).
+    """
     from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 
-    with _CACHE_FOLDER:
-        before = os.environ.get("TRITON_CACHE_DIR")
-        try:
-            with temporary_cache_dir(str(folder)):
-                yield
-        finally:
-            if before is None:  # Inductor sets it when it loads kernels
-                os.environ.pop("TRITON_CACHE_DIR", None)
+    before = os.environ.get("TRITON_CACHE_DIR")
+    try:
+        with temporary_cache_dir(str(folder)):
+            yield
+    finally:
+        if before is None:  # Inductor sets it when it loads kernels
+            os.environ.pop("TRITON_CACHE_DIR", None)
 
 
 def example_state(decoder: Decoder, rows: int, policies: Sequence[Mapping[str, Any]], room: int = ROOM) -> DecoderState:

@@ -36,7 +36,6 @@ REARRANGING = {
     aten.narrow.default,
     aten.chunk.default,
     aten.split.Tensor,
-    aten.split.Tensor,
     aten.split_with_sizes.default,
     aten.unbind.int,
     aten.to.dtype,
@@ -57,30 +56,23 @@ FEW_ELEMENTS = 4096
 
 
 class StepOfValues(nn.Module):
-    """The step with values of weights as inputs."""
+    """The step with values of weights, if there are any, as inputs."""
 
     def __init__(self, graph_module: GraphModule) -> None:
         super().__init__()
         self.graph_module = graph_module
 
     def forward(
-        self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor], values: list[Tensor]
+        self,
+        token_B1: Tensor,
+        position_B: Tensor,
+        states: list[Tensor],
+        weights: list[Tensor],
+        values: Sequence[Tensor] = (),
     ) -> Tensor:
         """Return the logits `[B, V]`; states are written."""
-        logits_BV: Tensor = self.graph_module(token_B1, position_B, *states, *weights, *values)
-        return logits_BV
-
-
-class StepWithoutValues(nn.Module):
-    """The step as an `InPlaceStep` takes its inputs."""
-
-    def __init__(self, graph_module: GraphModule) -> None:
-        super().__init__()
-        self.graph_module = graph_module
-
-    def forward(self, token_B1: Tensor, position_B: Tensor, states: list[Tensor], weights: list[Tensor]) -> Tensor:
-        """Return the logits `[B, V]`; states are written."""
-        logits_BV: Tensor = self.graph_module(token_B1, position_B, *states, *weights)
+        logits_BV: Tensor
+        (logits_BV,) = self.graph_module(token_B1, position_B, *states, *weights, *values)
         return logits_BV
 
 
@@ -177,7 +169,7 @@ def hoist_weight_values(
     if not found and not merged:
         return program, None
     if not found:
-        step = StepWithoutValues(_flat(module))
+        step = StepOfValues(_flat(module))
         return torch.export.export(step, inputs, dynamic_shapes=tuple(shapes), strict=False), None
     making = WeightValues(_graph_of(module, of_weights, found))
     values = making(weights)
@@ -189,6 +181,14 @@ def hoist_weight_values(
     shapes = (*shapes, [None] * len(values))
     divided = torch.export.export(StepOfValues(_flat(module)), (*inputs, values), dynamic_shapes=shapes, strict=False)
     return divided, torch.export.export(making, (weights,), strict=False)
+
+
+def divided_step(program: ExportedProgram, shapes: Sequence[Any]) -> tuple[ExportedProgram, ExportedProgram | None]:
+    """The results of `hoist_weight_values`, whose step Inductor compiles with values of positions as tensors."""
+    step, values = hoist_weight_values(program, shapes)
+    realize_position_values(step)
+    register_realize()
+    return step, values
 
 
 def merge_equal_nodes(graph: Graph, part: DeterminedPart) -> int:
@@ -230,26 +230,20 @@ def _graph_of(module: GraphModule, inputs: Sequence[Node], results: Sequence[Nod
 
 def flat_module(program: ExportedProgram) -> GraphModule:
     """The graph of a program as a function that takes its inputs one by one, and returns a tuple."""
-    module = program.module(check_guards=False)
-    module.graph.set_codegen(CodeGen())
-    output = module.graph.output_node()
-    if isinstance(output.args[0], Node):
-        output.args = ((output.args[0],),)
-    module.graph.eliminate_dead_code()
-    return GraphModule(module, module.graph)  # without the parameters that it does not read
+    return _flat(program.module(check_guards=False))
 
 
 def _flat(module: GraphModule) -> GraphModule:
-    """The same graph as a function that takes its inputs one by one, and returns its first output."""
+    """The same graph as a function that takes its inputs one by one, and returns a tuple."""
     graph = module.graph
     for check in graph.find_nodes(op="call_function", target=aten._assert_tensor_metadata.default):
         graph.erase_node(check)  # of a dtype that the trace has seen; it would keep what was taken out
     graph.set_codegen(CodeGen())
     output = graph.output_node()
-    result = output.args[0]
-    output.args = (result[0] if isinstance(result, (tuple, list)) else result,)
+    if isinstance(output.args[0], Node):
+        output.args = ((output.args[0],),)
     graph.eliminate_dead_code()
-    return GraphModule(module, graph)  # without the hook that checks the structure of the inputs
+    return GraphModule(module, graph)  # without unread parameters, and the hook that checks the structure of the inputs
 
 
 _definitions: Any = torch.library.Library("linnet", "FRAGMENT")  # type: ignore[no-untyped-call]

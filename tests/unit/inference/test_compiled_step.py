@@ -519,8 +519,8 @@ def test_without_compiled_steps_neither_a_package_nor_a_build_is_used(package: P
 @pytest.mark.parametrize("limit", [MAX_ERRORS["float32"], MAX_ERRORS["int8"]])
 def test_truth_values_of_a_state_are_compared_in_every_precision(limit: float):
     padding = torch.tensor([True, False])
-    assert compiled_step.is_near(padding, padding.clone(), limit)
-    assert not compiled_step.is_near(padding, ~padding, limit)
+    assert compiled_step._is_near(padding, padding.clone(), limit)
+    assert not compiled_step._is_near(padding, ~padding, limit)
 
 
 @pytest.mark.slow

@@ -240,9 +240,12 @@ def test_values_of_weights_follow_the_weights(kind: str, rows: str, monkeypatch:
     buffers = check_fused_steps(decoder, PROMPTS[rows])
     assert buffers.values
     gc.collect()
-    for parameter in decoder.parameters():
-        parameter.mul_(0.9)
-    assert check_fused_steps(decoder, PROMPTS[rows]) is buffers
+    for _ in range(2):
+        for parameter in decoder.parameters():
+            parameter.mul_(0.9)
+        assert check_fused_steps(decoder, PROMPTS[rows]) is buffers
+        assert buffers.fusion is not None
+        buffers.fusion.give_up("it is wrong in other buffers", for_all=False)  # here it goes on
 
 
 def test_values_never_share_the_memory_of_weights():

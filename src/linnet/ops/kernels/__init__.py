@@ -69,13 +69,14 @@ class KernelTrial:
 def use_kernels(trial: KernelTrial, *tensors: Tensor) -> bool:
     """True if kernels compute an operation of these tensors: on a GPU, in float32 or bfloat16, after its trial."""
     fits = all(x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and x.numel() for x in tensors)
-    if not fits or not _can_compile(tensors[0].device):
+    if not fits or not has_triton(tensors[0].device):
         return False
     return _passes(trial, tensors[0].device) if _forced is None else _forced
 
 
 @cache
-def _can_compile(device: torch.device) -> bool:
+def has_triton(device: torch.device) -> bool:
+    """True if Triton is installed and compiles for this GPU."""
     return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
 
 

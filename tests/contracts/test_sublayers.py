@@ -158,6 +158,7 @@ def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublaye
     for row, length in enumerate(lengths):
         sublayer(x_BTD[row : row + 1, :length], states[row])
     joined = states[0].join(states[1:])
+    assert states[0].join_nbytes(states[1:]) == joined.nbytes
     places = list(lengths)
     outs: list[list[Tensor]] = [[], [], []]
     for sizes in ((1, 1, 1), (2, 1, 3), (1, 1, 1)):

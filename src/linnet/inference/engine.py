@@ -376,7 +376,10 @@ class Engine:
         return CachedReader(self.decoder, state, context=EMPTY if state.position else request.context)
 
     def _join_batches(self) -> None:
-        """Let streams run in one batch where their states can be joined, all that are new in this step at once."""
+        """Let streams run in one batch where their states can be joined, all that are new in this step at once.
+
+        Batches that together would need more memory than there is stay as they are.
+        """
         groups: list[list[StreamBatch]] = []
         for batch in self._batches:
             group = next((group for group in groups if group[0].can_join(batch)), None)
@@ -384,14 +387,17 @@ class Engine:
                 groups.append([batch])
             else:
                 group.append(batch)
-        with self._lock:
-            self._batches = [group[0] for group in groups]
         for first, *rest in groups:
             if not rest:
                 continue
+            needed = first.state.absorb_nbytes(*(batch.state for batch in rest))
+            if needed > available_bytes(self.decoder.device):
+                continue
+            with self._lock:
+                self._batches = [batch for batch in self._batches if batch not in rest]
             try:
                 first.join(rest)
-            except Exception as error:  # no memory for the larger batch
+            except Exception as error:  # the states are lost
                 for batch in (first, *rest):
                     batch.fail(error)
                     self._settle(batch)

@@ -94,6 +94,8 @@ class LanguageModel:
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer, folder: Path | None = None) -> None:
         """folder: the model folder that both were read from; None for a model in memory alone."""
+        check_kind("decoder", decoder, Decoder, "a decoder; linnet.load reads a model with its tokenizer")
+        check_kind("tokenizer", tokenizer, Tokenizer, "a tokenizer, as Tokenizer.load reads it")
         if tokenizer.vocab_size > decoder.spec.vocab_size:
             raise UserError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens: "
@@ -538,6 +540,7 @@ class LanguageModel:
     ) -> tuple[PrefillInputs, list[Stream], DecoderState | None]:
         """What is read, `copies` streams for each prompt, and the state that reads them; None without the KV-cache."""
         check_whole("max_tokens", max_tokens, 1)
+        check_kind("caches", caches, Caches, "Caches(kv=..., calibration=...)")
         check_logprobs(logprobs)
         check_sampling(sampling)
         inputs, sampling = self.prefill_inputs(prompts, own_inputs), seeded(sampling)

@@ -312,13 +312,16 @@ class Session:
         """
         self._end()
         ignore_eos, stop = settings.pop("ignore_eos", False), stop_texts(settings.pop("stop", ()))
-        grammar = settings.pop("grammar", None)
+        given = settings.pop("grammar", None)
+        grammar, lark = (given, None) if isinstance(given, Grammar) else (None, given)
         json_schema, regex = settings.pop("json_schema", None), settings.pop("regex", None)
         choices = settings.pop("choices", None)
         draft, prompt_lookup = settings.pop("draft", None), settings.pop("prompt_lookup", 0)
-        if not isinstance(grammar, Grammar):
-            constraint = constraint_of(json_schema, regex, choices, grammar)
-            grammar = None if constraint is None else Grammar(self.model.tokenizer, constraint, self._tokens)
+        constraint = constraint_of(json_schema, regex, choices, lark)
+        if constraint is not None:
+            if grammar is not None:
+                raise UserError(f"{constraint.kind} and grammar: expected one constraint")
+            grammar = Grammar(self.model.tokenizer, constraint, self._tokens)
         sampling = sampling_of(settings, ("max_tokens", "logprobs", *SessionSettings.__annotations__))
         return self._request(max_tokens, sampling, ignore_eos, draft, prompt_lookup, grammar, logprobs, stop)
 
@@ -450,6 +453,7 @@ class Session:
 
         source: a path, or a binary file that is open for reading. prefixes: see `Session`.
         """
+        check_kind("model", model, LanguageModel, "a model, as linnet.load reads it")
         tensors, notes, origin = read_state(source, model.decoder.device)
         if STREAM not in notes:
             restored_state(model.decoder, tensors, notes, origin)  # reports a file that is no state

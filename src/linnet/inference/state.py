@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from io import TextIOBase
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
@@ -11,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from linnet.core.arrays import pack_tensors, read_tensors, unpack_tensors, write_tensors
-from linnet.core.errors import UserError, exceeds_memory
+from linnet.core.errors import UserError, exceeds_memory, one_line
 from linnet.core.files import open_file
 from linnet.inference.cache_policy import cache_policy_state
 from linnet.layers.cache_policy import FULL, CachePolicy, FullCache
@@ -41,12 +42,21 @@ def save_state(
     more: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> None:
     """Write a state, with `notes` in the metadata and `more` tensors; a file is written atomically."""
+    _check_file("target", target, "write")
     policies = json.dumps([layer.cache_policy.to_dict() for layer in state.layers])
     tensors, notes = {**state.tensors(), **more}, {**notes, CONTEXTS: policies}
     if isinstance(target, str | Path):
         write_tensors(target, tensors, notes, checksum=True)
     else:
         target.write(pack_tensors(tensors, notes, checksum=True))
+
+
+def _check_file(field: str, file: object, method: str) -> None:
+    """`UserError` for what is neither a path nor a binary file with this method."""
+    is_file = callable(getattr(file, method, None)) and not isinstance(file, TextIOBase)
+    if not isinstance(file, str | Path) and not is_file:
+        accepted = f"a path, or a binary file that is open to {method}"
+        raise UserError(field=field, value=one_line(repr(file), 80), accepted=accepted)
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
@@ -59,6 +69,7 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
 
 def read_state(source: str | Path | BinaryIO, device: torch.device) -> tuple[dict[str, Tensor], dict[str, str], str]:
     """The tensors of the file of a state, its metadata, and its name for messages; `UserError` if it is damaged."""
+    _check_file("source", source, "read")
     if isinstance(source, str | Path):
         notes, origin, tensors = read_metadata(source), str(source), read_tensors(source, device)
     else:

@@ -3,6 +3,7 @@
 Shapes: `B` batch, `T` tokens of the chunk, `C` capacity.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -118,6 +119,15 @@ class State:
             places = 0 if dim is None else max(tensor.shape[dim] for tensor in tensors)
             joined[name] = torch.cat([_padded(tensor, dim, places) for tensor in tensors])
         return replace(self, **joined)
+
+    def join_nbytes(self, others: Sequence[Self]) -> int:
+        """Bytes of the result of `join`."""
+        total = 0
+        for name, own in self.tensors().items():
+            sizes = [own.shape, *(state.tensors()[name].shape for state in others)]
+            row = [max(places) for places in zip(*sizes, strict=True)][1:]
+            total += own.itemsize * sum(size[0] for size in sizes) * math.prod(row)
+        return total
 
     def grown(self, capacity: int) -> Self:
         """A copy with a capacity of `capacity` tokens; with a smaller one it holds the first of them only."""

@@ -135,6 +135,15 @@ class DecoderState:
         first, *rest = (replace(state) for state in (self, *others))
         return first.absorb(*rest)
 
+    def absorb_nbytes(self, *others: "DecoderState") -> int:
+        """Bytes that `absorb` allocates at most beside those of the states themselves."""
+        most = grown = 0
+        for first, *rest in zip(self.sublayers, *(state.sublayers for state in others), strict=True):
+            joined = first.join_nbytes(rest)
+            most = max(most, grown + joined)
+            grown += joined - sum(state.nbytes for state in (first, *rest))
+        return most
+
     def absorb(self, *others: "DecoderState") -> "DecoderState":
         """`join` without a second copy of everything: what is joined is freed sublayer by sublayer.
 

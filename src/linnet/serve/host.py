@@ -106,8 +106,7 @@ class Host:
         """cache_policy: of streams whose request names none."""
         self.name, self.model, self.limits, self.cache_policy = name, model, limits, cache_policy
         self.prefixes = PrefixStore(limits.max_state // 2)
-        vocab_size = model.tokenizer.vocab_size
-        self.engine = Engine(model.decoder, vocab_size=vocab_size, max_batch=limits.max_batch, prefixes=self.prefixes)
+        self.engine = self._new_engine()
         self.template = model.chat_template
         self.special_model = model.parsing_special()  # made once: its tokenizer is built when it is first used
         self.last_used_s = monotonic()
@@ -173,6 +172,10 @@ class Host:
             self._changed.notify()
         self._thread.join()
 
+    def _new_engine(self) -> Engine:
+        vocab_size, max_batch = self.model.tokenizer.vocab_size, self.limits.max_batch
+        return Engine(self.model.decoder, vocab_size=vocab_size, max_batch=max_batch, prefixes=self.prefixes)
+
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -184,7 +187,10 @@ class Host:
             for function, future in calls:
                 _run(function, future)
             self._begin(hosted for hosted in streams if hosted.stream is None)
-            self.engine.step()
+            try:
+                self.engine.step()
+            except Exception as error:  # not of one stream, whose error the engine does not raise
+                self._restart(streams, error)
             self._deliver(streams)
         for hosted in streams:
             hosted.cancel()
@@ -193,6 +199,13 @@ class Host:
             hosted.loop.call_soon_threadsafe(hosted.deliver, [], True)
         for _, future in calls:
             future.set_exception(OverloadedError("the server ends", closing=True))
+
+    def _restart(self, streams: Iterable[HostedStream], error: Exception) -> None:
+        """Go on with a new engine behind an error of this one, whose streams end with it: their states are unknown."""
+        for hosted in streams:
+            if hosted.stream is not None and hosted.stream.finish_reason is None:
+                hosted.stream.fail(error)
+        self.engine = self._new_engine()
 
     def _begin(self, streams: Iterable[HostedStream]) -> None:
         for hosted in streams:

@@ -170,6 +170,32 @@ def test_streams_whose_join_fails_end_with_its_error_and_the_engine_goes_on(monk
     assert tokens(engine.submit(REQUESTS[0])) == alone(decoder, REQUESTS[0])
 
 
+@pytest.mark.parametrize("kind", ["attention", "mamba2"])
+def test_streams_whose_states_do_not_fit_together_run_in_batches_of_their_own(
+    kind: str, passes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+):
+    decoder = first_of(kind)
+    expected = [alone(decoder, request) for request in REQUESTS]
+    engine, available = Engine(decoder), [2**40]
+    monkeypatch.setattr("linnet.inference.engine.available_bytes", lambda device: available[0])
+    streams = [engine.submit(REQUESTS[0])]
+    engine.step()
+    streams += [engine.submit(request) for request in REQUESTS[1:3]]
+    needed = [decoder.initial_state(1, len(one.prompt) + one.max_tokens).nbytes for one in REQUESTS[:3]]
+    available[0] = max(needed)  # of any prompt, but not of two rows
+    engine.step(), engine.step()
+    passes.clear()
+    engine.step()
+    assert engine.running == 3 and passes == [(1, 1)] * 3
+    available[0] = 2**40
+    streams.append(engine.submit(REQUESTS[3]))
+    engine.step()
+    passes.clear()
+    engine.step()
+    assert passes == [(4, 1)]
+    assert [tokens(stream) for stream in streams] == expected
+
+
 def test_a_stream_ends_before_a_stop_id_and_its_state_has_read_all_before_it():
     decoder = small_decoder()
     free = alone(decoder, REQUESTS[0])

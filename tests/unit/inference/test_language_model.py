@@ -163,6 +163,10 @@ def test_a_folder_that_is_no_model_is_refused(folder: Path):
 def test_a_tokenizer_of_another_model_is_refused():
     with pytest.raises(UserError, match="the tokenizer has 257 tokens: expected at most the model's vocab_size"):
         LanguageModel(small_decoder(vocab_size=256), Tokenizer.train("bytes", []))
+    with pytest.raises(UserError, match=r"^decoder: 'runs/x': expected a decoder; linnet\.load reads a model"):
+        LanguageModel("runs/x", Tokenizer.train("bytes", []))
+    with pytest.raises(UserError, match=r"^tokenizer: 5: expected a tokenizer, as Tokenizer\.load reads it$"):
+        LanguageModel(small_decoder(vocab_size=256), 5)
 
 
 def test_values_that_cannot_be_are_refused_before_anything_is_computed():

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from small_models import EXAMPLES, UNLIKE, speaker
 
 from linnet.core.errors import UserError
+from linnet.inference.constrained import Constraint, Grammar
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefix_store import PrefixStore
@@ -30,6 +31,7 @@ from linnet.model.state import DecoderState
 
 FIRST = {mixer.kind: mixer for mixer in reversed(EXAMPLES)}
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
+CONSTRAINT = Constraint("regex", "a+")
 SAMPLED = {"temperature": 1.0, "ignore_eos": True}
 
 
@@ -320,6 +322,21 @@ def test_a_text_beyond_learned_positions_is_not_fed():
         (lambda session: session.generate(10**15, draft=session.model), "max_tokens: "),
         (lambda session: Session("runs/x"), "model: 'runs/x': expected a model, as linnet.load reads it"),
         (lambda session: Session(session.model, prefixes=5), "prefixes: 5: expected a PrefixStore"),
+        (lambda session: Session.load(5, "x"), "model: 5: expected a model, as linnet.load reads it"),
+        (
+            lambda session: Session.load(session.model, 5),
+            "source: 5: expected a path, or a binary file that is open to",
+        ),
+        (lambda session: session.save(5), "target: 5: expected a path, or a binary file that is open to write"),
+        (lambda session: session.save(io.StringIO()), "target: <_io.StringIO object"),
+        (
+            lambda session: session.generate(5, regex="a+", grammar=Grammar(session.model.tokenizer, CONSTRAINT)),
+            "regex and grammar: expected one constraint",
+        ),
+        (
+            lambda session: session.model.stream("a", 5, Sampling(), caches=5),
+            "caches: 5: expected Caches(kv=..., calibration=...)",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_line_and_leaves_the_session(call: Callable[[Session], object], message: str):

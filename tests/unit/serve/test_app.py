@@ -367,14 +367,15 @@ def test_a_model_is_unloaded_for_another(folders):
         server.close()
 
 
-def test_a_fault_at_the_beginning_of_a_stream_does_not_stop_the_server(folders, monkeypatch):
+@pytest.mark.parametrize("method", ["submit", "step"])
+def test_a_fault_of_the_engine_ends_its_streams_and_not_the_server(folders, monkeypatch, method):
     server = Running(folders, Limits(), Settings())
     try:
         client = Client(server.url, "tiny")
         client.complete("a", 1)
         with monkeypatch.context() as patched:
             engine = server.server.hosts.loaded["tiny"].engine
-            patched.setattr(engine, "submit", Mock(side_effect=RuntimeError("broken")))
+            patched.setattr(engine, method, Mock(side_effect=RuntimeError("broken")))
             status, body = client.send("POST", "/v1/completions", {"model": "tiny", "prompt": "a"})
             assert status == 500 and json.loads(body)["error"]["type"] == "server_error"
         assert client.complete("a", 1)["choices"][0]["finish_reason"] == "length"

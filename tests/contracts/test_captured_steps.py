@@ -21,7 +21,7 @@ from linnet.inference.captured_step import (
     PassFunction,
     StateTensors,
     can_capture_on_cpu,
-    export_with_shapes,
+    export_step,
     reserve,
     weights_of,
 )
@@ -294,7 +294,7 @@ def test_an_exported_step_is_the_forward_pass_of_any_number_of_rows_and_places(n
         example = streams(decoder, policy).select(torch.tensor([0, 1, 2, 0, 1], device=DEVICE)).grown(ROOM + 7)
         reserve(example, 32)
         one = example.select(torch.tensor([1], device=DEVICE))
-        several, single = (divided(*export_with_shapes(decoder, state)) for state in (example, one))
+        several, single = (divided(*export_step(decoder, state)) for state in (example, one))
     with torch.inference_mode():
         step = captured(lambda *inputs: (several if len(inputs[0]) > 1 else single)(*inputs), decoder)
         expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False)
@@ -315,6 +315,6 @@ def test_one_exported_step_has_layers_of_every_way_of_keeping_the_past():
     )
     example = streams(decoder, policy).select(torch.tensor([0, 1, 2, 0, 1], device=DEVICE)).grown(ROOM + 7)
     reserve(example, 32)
-    step = captured(divided(*export_with_shapes(decoder, example)), decoder)
+    step = captured(divided(*export_step(decoder, example)), decoder)
     expected = outputs(ordinary(decoder), streams(decoder, policy), fixed=False, forked_rows=(2, 0))
     assert_equal(outputs(step, streams(decoder, policy), fixed=True, forked_rows=(2, 0)), expected)

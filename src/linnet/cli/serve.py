@@ -31,7 +31,9 @@ def serve(
     ] = None,
     max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Streams of a model that run together.")] = 16,
     max_queue: Annotated[int, typer.Option(min=0, max=65536, help="Further streams that wait; others get 429.")] = 64,
-    max_state: Annotated[str, option("BYTES", "Memory of the states that each model keeps, such as 512MiB.")] = "1GiB",
+    max_state: Annotated[
+        str, option("BYTES", "Memory of stored states: half for sessions, half for the prompts of each model.")
+    ] = "1GiB",
     max_memory: Annotated[
         str | None, option("BYTES", "Memory of all weights; models that are not in use are unloaded for others.")
     ] = None,

@@ -80,6 +80,11 @@ def texts_of(field: str, value: Any) -> list[str]:
     return texts
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its type if it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """True if an error means that memory ran out.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from linnet.core.errors import UserError, one_line
+from linnet.core.errors import UserError, first_line, one_line
 from linnet.core.files import write_text
 from linnet.core.system import StopRequest
 
@@ -157,7 +157,7 @@ class RayTasks:
                         except ray.exceptions.RayTaskError as error:
                             tasks.refuse(index, f"its worker failed: {str(error).strip().splitlines()[-1]}")
                         except ray.exceptions.RayError as error:
-                            lost = str(error).splitlines()[0]
+                            lost = first_line(error)
                             tasks.refuse(index, f"its worker died {RAY_RETRIES + 1} times ({lost})")
                         if code not in (DONE, STOPPED):
                             tasks.refuse(index, reason or f"its worker ended with code {code}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, first_line
 
 Json = dict[str, Any]
 
@@ -247,7 +247,7 @@ def load_processor(model: bytes, origin: str) -> Any:
     try:
         return SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
-        raise UserError(f"{origin}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
+        raise UserError(f"{origin}: not a SentencePiece model ({first_line(error)})") from None
 
 
 def _model(definition: SentencePieceDefinition, classes: Any) -> Any:

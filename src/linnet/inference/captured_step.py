@@ -284,18 +284,14 @@ class Maintenance:
         self.plan()
 
 
-def export_step(decoder: Decoder, state: DecoderState) -> "torch.export.ExportedProgram":
-    """The captured `InPlaceStep` for one stream, or for any number if the state has several.
-
-    state: of streams that have begun, with lengths unlike any other size of the model. The lengths of states are free.
-    """
-    return export_with_shapes(decoder, state)[0]
-
-
-def export_with_shapes(
+def export_step(
     decoder: Decoder, state: DecoderState, native: bool = True
 ) -> tuple["torch.export.ExportedProgram", tuple[Any, ...]]:
-    """The same, and the free sizes of its inputs as `torch.export` takes them; native: with native functions."""
+    """The captured `InPlaceStep` for one stream, or for any number if the state has several, and its free sizes.
+
+    state: of streams that have begun, with lengths unlike any other size of the model. The lengths of states are free.
+    native: with native functions. The sizes are in the form that `torch.export` takes.
+    """
     states, several = StateTensors(state), len(state.positions) > 1
     step, batch = InPlaceStep(decoder, states), torch.export.Dim("batch", min=2)
     rows = {0: batch} if several else {}

@@ -9,19 +9,19 @@ Legend: `B` batch (rows), `V` vocabulary.
 
 import os
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError, first_line, note
 from linnet.inference.captured_step import (
     Maintenance,
     PassFunction,
@@ -82,13 +82,17 @@ def can_compile(decoder: Decoder, state: DecoderState) -> bool:
 def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Callable[[DecoderState], Step] | None:
     """The step of a package, from a state of the same kind; None, after a note, if it does not equal the model's.
 
-    state: prompts have been read. A package that cannot be used is removed, and the reason is recorded.
+    state: prompts have been read. A package that cannot be used is removed, and the reason is recorded. The result is
+    kept for as long as the decoder is used, so it does not keep the decoder.
     """
+    owner = weakref.ref(decoder)
     try:
         compiled, of_weights = opened(package), weight_values(package)
         values_of = opened(of_weights) if of_weights.is_file() else None
 
         def step(state: DecoderState) -> Step:
+            decoder = owner()
+            assert decoder is not None
             weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
             if values_of is not None:  # each time anew: a step of training may have changed the weights
                 weights += values_of(weights)
@@ -103,7 +107,7 @@ def compiled_step(decoder: Decoder, state: DecoderState, package: Path) -> Calla
         note(f"the compiled step is not used: {error}")
         return None
     except (OSError, RuntimeError, KeyError, UserError) as error:
-        problem = str(error).splitlines()[0]
+        problem = first_line(error)
     if problem is not None:
         note(f"{package}: the compiled step is not used: {problem}")
         record_failure(package, problem)
@@ -251,7 +255,7 @@ class Candidate:
             self.is_settled = True
 
 
-_CANDIDATES: "WeakKeyDictionary[Decoder, dict[Hashable, Candidate]]" = WeakKeyDictionary()
+_CANDIDATES: "weakref.WeakKeyDictionary[Decoder, dict[Hashable, Candidate]]" = weakref.WeakKeyDictionary()
 
 
 def candidate_of(decoder: Decoder, state: DecoderState) -> Candidate:

@@ -53,12 +53,12 @@ class Continuation(Iterator[str]):
         accept: Callable[[Event], object] = lambda event: None,
         finish: Callable[[Stream], object] = lambda stream: None,
     ) -> None:
-        """bytes_of_state: see `GenerationFigures`. state: the state that the stream advances.
+        """bytes_of_state: see `GenerationFigures`. state: of the stream, before its prompt is read.
 
         accept: is called with each generated token. finish: is called with the stream when it has ended, or when the
         iterator is closed.
         """
-        self.state, self.has_ended = state, False
+        self._state, self.has_ended = state, False
         self._accept, self._finish = accept, finish
         self.figures = GenerationFigures(prompt_tokens, bytes_of_state)
         if stream.request.speculation is not None:
@@ -68,6 +68,11 @@ class Continuation(Iterator[str]):
 
     def __next__(self) -> str:
         return next(event.text for event in self._events if event.text)
+
+    @property
+    def state(self) -> DecoderState | None:
+        """The state that the stream advances; None if none is kept."""
+        return self._state if self._stream.rows is None else self._stream.rows
 
     def events(self) -> Iterator[TextEvent]:
         """What follows as events, one for each token, instead of pieces of text."""

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError, first_line, is_out_of_memory, note
 from linnet.core.system import available_bytes, synchronize
 from linnet.inference.captured_step import InPlaceStep, Maintenance, StateTensors, can_capture, reserve, weights_of
 from linnet.inference.compiled_step import MOST_WAIT_S, WAIT_S, StepResult, difference_of
@@ -34,6 +34,9 @@ from linnet.ops.kernels import has_triton
 
 RECORD_AFTER_TOKENS = 16
 """Ordinary steps of a decoder after which steps are recorded: a recording takes as long as about five of them."""
+
+BUSY_TOKENS = 16
+"""Ordinary steps before the next attempt to record while a step is being loaded, which takes seconds."""
 
 WARM_UP_STEPS = 2
 """Steps before a recording, in which libraries allocate what they keep and tables are copied to the device."""
@@ -443,13 +446,20 @@ class GraphSteps:
             with _LOCK, on_device(self.decoder.device), torch.inference_mode(False), torch.no_grad():  # as in `release`
                 return self._enter(pool)
         except (RuntimeError, ValueError) as error:  # memory, or an operation that a graph cannot hold
-            self.release()
-            pool.problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-            note(f"decoding steps are not recorded as graphs: {pool.problem}")
+            self._wait(pool, RESERVED_TOKENS)
+            if not is_out_of_memory(error):
+                pool.problem = first_line(error)
+                note(f"decoding steps are not recorded as graphs: {pool.problem}")
             return False
 
+    def _wait(self, pool: Pool, steps: int) -> None:
+        """Take so many ordinary steps before the next attempt, and keep no buffers that no stream has had."""
+        self.release()
+        pool.buffers = [each for each in pool.buffers if each.references]
+        self._steps_left = steps
+
     def _enter(self, pool: Pool) -> bool:
-        """Move the state to buffers with a recorded graph; False if there is no memory for them."""
+        """Move the state to buffers with a recorded graph; False if there is no memory for them, or not now."""
         state, is_new, self._parts = self.state, not self._parts, []
         if any(part.any_length for part in state.sublayers):
             reserve(state, RESERVED_TOKENS)
@@ -463,14 +473,16 @@ class GraphSteps:
         if is_new:
             buffers.update_values()
         if buffers.must_record(self._places):
-            self.release()  # a recording overwrites the buffers
-            if not LOADING.acquire(blocking=False):
+            if LOADING.acquire(blocking=False):
+                try:
+                    self.release()  # a recording overwrites the buffers
+                    buffers.record(self.decoder, self._places, RECORDERS[self.decoder.device.type])
+                finally:
+                    LOADING.release()
+                self._buffers = buffers
+            elif self._places not in buffers.fastest:
+                self._wait(pool, BUSY_TOKENS)
                 return False
-            try:
-                buffers.record(self.decoder, self._places, RECORDERS[self.decoder.device.type])
-            finally:
-                LOADING.release()
-            self._buffers = buffers
         self._parts, self._positions, self._steps_left = buffers.lend(state), state.positions, RESERVED_TOKENS
         if buffers.fused is not None and not buffers.is_compared:
             buffers.compare(self.decoder, self._places)

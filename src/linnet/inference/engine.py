@@ -114,8 +114,8 @@ class Engine:
         stream = Stream(request, self.step, self.cancel)
         prompt = StreamBatch([stream], splits=splits, planned=self._planned(request))
         with self._lock:
-            batches = (*self._batches, *self._waiting)
-            held = sum(batch.state.nbytes for batch in batches if batch.reader is not None)
+            readers = [batch.reader for batch in (*self._batches, *self._waiting)]  # a join may take them away
+        held = sum(reader.state.nbytes for reader in readers if reader is not None)
         if self._needed_bytes(prompt) > available_bytes(self.decoder.device) + held:
             raise _no_memory(request)
         if request.on_accepted is not None:
@@ -219,9 +219,16 @@ class Engine:
             self._settle(batch)
 
     def _settle(self, batch: StreamBatch) -> None:
-        """Store states, free the rows of ended streams, and forget a batch without streams."""
-        batch.store()
-        batch.remove_ended()
+        """Store states, free the rows of ended streams, and forget a batch without streams.
+
+        Without memory for the copies that this needs, all streams of the batch end.
+        """
+        try:
+            batch.store()
+            batch.remove_ended()
+        except Exception as error:
+            batch.fail(error)
+            batch.streams = []
         if not batch.streams:
             with self._lock:
                 self._batches = [one for one in self._batches if one is not batch]
@@ -477,10 +484,10 @@ class Engine:
             return prompt.planned.nbytes
         (request,) = (stream.request for stream in prompt.streams)
         assert request.state is not None
-        return max(
-            request.state.nbytes,
-            request.state.held_nbytes(request.state.position + len(request.prompt) + request.max_tokens),
-        )
+        tokens = request.state.position + len(request.prompt) + request.max_tokens
+        if request.hands_over_state and tokens <= request.state.capacity:
+            return 0
+        return max(request.state.nbytes, request.state.held_nbytes(tokens))
 
 
 def _no_memory(request: Request) -> UserError:

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from linnet.core.errors import is_out_of_memory, note
+from linnet.core.errors import first_line, is_out_of_memory, note
 from linnet.inference.step_packages import first_run, kernels_folder, package_of, record_failure, start_build
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
@@ -111,7 +111,7 @@ class Fusion:
                 nbytes = 4 * model_cost(decoder.spec).parameters
                 self.is_settled = not start_build(self.request, self.package, nbytes)
         except Exception as error:  # a cache that cannot be written, a package that cannot be read, kernels that fail
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             passes = is_out_of_memory(error) or isinstance(error, OSError)
             self.give_up(reason, for_all=not passes)
 

@@ -107,7 +107,8 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         spec, weight = self.spec, next(self.decoder.parameters(), None)
-        shape = f"{spec.layers} layers of width {spec.d_model} ({', '.join(dict.fromkeys(spec.layer_kinds))})"
+        kinds = ", ".join(dict.fromkeys(spec.layer_kinds))
+        shape = f"{numbers.counted(spec.layers, 'layer')} of width {spec.d_model} ({kinds})"
         sizes = f"vocabulary {spec.vocab_size:,}, context {spec.context_length:,}"
         stored = f"{'' if weight is None else str(weight.dtype).removeprefix('torch.') + ' '}on {self.decoder.device}"
         parameters = numbers.metric(model_cost(spec).parameters)

@@ -157,15 +157,11 @@ def _is_number(value: object, kind: type = Real) -> bool:
 class TokenCounts:
     """What the penalties of one row count: the tokens of the stream, and those generated since the prompt.
 
-    seen: the tokens of the stream. generated: how often each was generated since the prompt. last: the token that was
-    generated last. They are kept as arrays that a token changes in one place, so that a step of a long text costs no
-    more than one of a short text.
+    seen: the tokens of the stream. generated: how often each was generated since the prompt. They are kept as arrays
+    that a token changes in one place, so that a step of a long text costs no more than one of a short text.
     """
 
-    def __init__(
-        self, seen: Iterable[int] = (), generated: Mapping[int, int] = MappingProxyType({}), last: int | None = None
-    ) -> None:
-        self.last = last
+    def __init__(self, seen: Iterable[int] = (), generated: Mapping[int, int] = MappingProxyType({})) -> None:
         self._added: list[int] = []  # generated tokens that the arrays do not have yet: only penalties read them
         self._places: dict[int, int] = {}
         self._tokens_S, self._times_S = np.empty(64, np.int64), np.zeros(64, np.float32)
@@ -198,7 +194,6 @@ class TokenCounts:
     def add(self, token: int) -> None:
         """Add a generated token."""
         self._added.append(token)
-        self.last = token
 
     def tensors(self, vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """`[S]`, `[S]`: the tokens of the stream below `vocab_size`, and how often each was generated (float32).
@@ -238,16 +233,12 @@ def fresh_seed() -> int:
     return torch.Generator().seed() % 2**63
 
 
-def row_uniforms(seed: int, rows: int, drawn: int = 0) -> Iterator[Tensor]:
-    """An endless stream of random numbers in `(0, 1]` for each row, float64 `[B]` on the CPU.
-
-    The first `drawn` numbers are skipped.
-    """
-    generators = [torch.Generator().manual_seed(seed + row) for row in range(rows)]
-    for generator in generators:
-        torch.rand(drawn, dtype=torch.float64, generator=generator)
+def uniform_numbers(seed: int, drawn: int = 0) -> Iterator[float]:
+    """The endless random numbers of a seed, in `(0, 1]`, without the first `drawn` ones; float64 of PyTorch's CPU."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.rand(drawn, dtype=torch.float64, generator=generator)
     while True:
-        yield 1.0 - torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators])
+        yield 1.0 - float(torch.rand(1, dtype=torch.float64, generator=generator))
 
 
 def choose(

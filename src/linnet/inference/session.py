@@ -52,9 +52,6 @@ from linnet.inference.weights import fingerprint, precision_of
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.model.state import DecoderState
 
-READ_TOKENS = 256
-"""Tokens of a text that are read in one pass."""
-
 SNAPSHOT_BYTES = 2**28
 """Bytes of the snapshots of a session and its forks by default."""
 
@@ -202,25 +199,18 @@ class Session:
             problem = f"{len(tokens)} tokens of text behind {before}: the model's learned positions end at {length}"
             raise UserError(problem, accepted=f"at most {max(length - 1 - before, 0)}, so that another one can follow")
 
-    @torch.inference_mode()
     def read(self) -> None:
         """Read what was fed now, but for the last token, so that a fork or a saved stream need not read it.
 
-        The first text is left unread if the model reads an input before it, or calibrates on all of it.
+        What the prefix store has is not read, and snapshots are stored there. The first text is left unread if the
+        model reads an input before it, or calibrates on all of it.
         """
         self._end()
-        decoder, tokens = self.model.decoder, self._pending[:-1]
+        tokens, mixers = self._pending[:-1], self.model.decoder.mixers
         whole = self._prefill.inputs is not None or self._prefill.prefixes is not None
-        if self._read == 0 and (whole or any(mixer.traits.calibrates for mixer in decoder.mixers)):
-            return
-        for begin in range(0, len(tokens), READ_TOKENS):
-            piece = torch.tensor([tokens[begin : begin + READ_TOKENS]], device=decoder.device)
-            state = self._state_with_room(1)
-            try:
-                decoder.hidden(piece, state)
-            except BaseException:  # some layers may have read the piece
-                self._state = None
-                raise
+        is_left = self._read == 0 and (whole or any(mixer.traits.calibrates for mixer in mixers))
+        if tokens and not is_left:
+            self._read_tokens(tokens)
 
     @overload
     def generate(self, max_tokens: int = ..., *, logprobs: int, **settings: Unpack[SessionSettings]) -> Completion: ...
@@ -345,11 +335,11 @@ class Session:
             self._state = self._state if self._read else None
         else:
             self._state = stream.state if stream.error is None else None
+        if self._state is None and not stream.request.read_tokens and len(self._tokens) == len(stream.request.prompt):
+            self._first_chunk = None  # nothing was read, or it will be read again
         if self._state is not None and self._state.position:
             for token in stream.pending[len(self._tokens) - self._state.position :]:  # a stop id, which is no event
                 self._append(token)
-            if self._first_chunk is None:
-                self._first_chunk = len(stream.request.prompt)
         if stream.error is None:
             self._draft = KeptDraft.of(stream.request.speculation, self._tokens) or self._draft
         events += self._texts.finish()
@@ -522,11 +512,14 @@ class Session:
 
     def _begin(self, request: Request, stop: Sequence[str], has_draft: bool) -> None:
         """Begin a continuation that an engine accepts; `UserError` for one of other tokens than there are now."""
-        if [*request.read_tokens, *request.prompt] != self._tokens:
+        read = 0 if request.state is None else request.state.position
+        if [*request.read_tokens, *request.prompt] != self._tokens or read != len(request.read_tokens):
             raise UserError("the session has changed since this request was made; make another one", field="request")
         length, sampling = len(self._tokens), request.sampling
         self._state, self.seed, self._drawn = request.state, sampling.seed, sampling.drawn
         self._cache_policy = request.cache_policy
+        if self._first_chunk is None and not request.read_tokens:
+            self._first_chunk = len(request.prompt)
         self._texts = self._stop_texts = TextEvents(self.model.tokenizer, stop=stop, stream=self._text, ends=False)
         self._runs.append(GeneratedRun(length, length, sampling.seed, sampling.drawn, sampling.greedy))
         self._draft = None if has_draft else self._draft  # its state goes with the request
@@ -577,15 +570,6 @@ class Session:
         """The policies of a state for the text and `max_tokens` more; a session keeps those of its first state."""
         return open_ended_policies(self.model.decoder, self._cache_policy, len(self._tokens) + max_tokens)
 
-    def _state_with_room(self, max_tokens: int) -> DecoderState:
-        """The state, with room for the pending tokens and `max_tokens` more."""
-        if self._state is None:
-            policies = self._policies(max_tokens)
-            self._state = new_state(self.model.decoder, [self._tokens], max_tokens, policies)
-            self._cache_policy = policies
-        self._state = with_room(self._state, len(self._tokens) + max_tokens)
-        return self._state
-
     def _prefill_context(self) -> PrefillContext:
         """The context of the first chunk, which an encoder reads once."""
         if self._context is None:
@@ -602,17 +586,28 @@ class Session:
         tokens, prefix = self._tokens[:-1], sum(self._prefill.prefixes or ())
         if len(tokens) < max(self._calibrated_tokens(), prefix, 1):
             return
-        stream = self._submit(
-            Request(
-                tokens,
-                1,
-                Sampling(temperature=0.0),
-                cache_policy=self._policies(1),
-                context=self._prefill_context(),
-                first_chunk=self._first_chunk,
-            )
+        self._read_tokens(tokens)
+
+    def _read_tokens(self, tokens: list[int]) -> None:
+        """Read the next tokens, with what the prefix store has of them, and have their states stored there.
+
+        After an error there is no state, and all is read again.
+        """
+        state, policies = self._state, self._policies(1)
+        request = Request(
+            tokens,
+            1,
+            Sampling(temperature=0.0),
+            state=None if state is None else with_room(state, len(self._tokens) + 1),
+            cache_policy=policies,
+            context=self._prefill_context(),
+            hands_over_state=True,
+            read_tokens=self._tokens[: self._read],
+            first_chunk=self._first_chunk,
         )
+        stream = self._submit(request)
         try:
+            self._state, self._cache_policy = None, policies
             list(stream)  # the token that follows is not part of the stream
             self._state = stream.state
         finally:

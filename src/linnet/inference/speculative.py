@@ -31,7 +31,7 @@ from torch import Tensor
 
 from linnet.core.system import synchronize
 from linnet.inference.readers import CachedReader
-from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, row_uniforms
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, uniform_numbers
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -185,17 +185,17 @@ class DraftModel:
     counts: TokenCounts
     vocab_size: int | None = None
     min_confidence: float = MIN_CONFIDENCE
-    _uniforms: list[Tensor] = field(default_factory=list, init=False)
+    _uniforms: list[float] = field(default_factory=list, init=False)
     _stream: Rewindable | None = field(default=None, init=False)
     _known: int = field(default=0, init=False)
-    _more: Iterator[Tensor] = field(init=False)
+    _more: Iterator[float] = field(init=False)
 
     def __post_init__(self) -> None:
         assert self.sampling.greedy or self.sampling.seed is not None
-        self._more = row_uniforms(self.sampling.seed or 0, 1, self.sampling.drawn)
+        self._more = uniform_numbers(self.sampling.seed or 0, self.sampling.drawn)
 
     def propose(self, text: Sequence[int], most: int) -> list[int]:
-        logits_1V, room = self._catch_up(text), self.reader.state.capacity - self.reader.state.position
+        logits_1V, room = self._catch_up(text), self._room
         if logits_1V is None or self._stream is None:
             return []
         self._stream.mark()
@@ -230,7 +230,7 @@ class DraftModel:
     def guess(self, logits_1V: Tensor, counts: TokenCounts, index: int) -> tuple[int, float]:
         """The generated token number `index` as this model chooses it, and its probability before the warping."""
         adjusted_1V = adjust(logits_1V[:, : self.vocab_size], self.sampling, [counts])
-        token = int(choose(adjusted_1V, self.sampling, None if self.sampling.greedy else self._uniform(index)))
+        token = int(choose(adjusted_1V, self.sampling, None if self.sampling.greedy else self._uniform_1(index)))
         return token, float(adjusted_1V.float().softmax(dim=-1)[0, token])
 
     def _catch_up(self, text: Sequence[int]) -> Tensor | None:
@@ -242,7 +242,7 @@ class DraftModel:
             right = [own == theirs for own, theirs in zip(self._stream.tokens, after, strict=False)]
             keep = [*right, False].index(False)
             new = [*self._stream.rewind(keep), *text[self._known + keep :]]
-        if len(new) > self.reader.state.capacity - self.reader.state.position:
+        if len(new) > self._room:
             return None
         if self._stream is not None:
             if len(new) > MAX_STEPS:
@@ -254,11 +254,18 @@ class DraftModel:
         self._stream = Rewindable(self.decoder, self.reader.state, self.reader.logits)
         return logits_1V
 
-    def _uniform(self, index: int) -> Tensor:
-        """The random number of a token."""
+    @property
+    def _room(self) -> int:
+        """How many more tokens can be read: by the capacity of the state, and by learned positions."""
+        state = self.reader.state
+        has_positions = self.decoder.embedding.positions is not None
+        return min([state.capacity, *[self.decoder.spec.context_length] * has_positions]) - state.position
+
+    def _uniform_1(self, index: int) -> Tensor:
+        """The random number of a token, float64 `[1]`."""
         while len(self._uniforms) <= index:
             self._uniforms.append(next(self._more))
-        return self._uniforms[index]
+        return torch.tensor([self._uniforms[index]], dtype=torch.float64)
 
 
 @dataclass
@@ -535,6 +542,11 @@ class Speculation:
         if self._reader is not None:
             self._reader.settle()
 
+    def release(self) -> None:
+        """`settle`, and forget the state, which the stream is about to leave."""
+        self.settle()
+        self._reader = None
+
 
 def speculation_of(prompt_lookup: int, draft: DraftModel | None) -> Speculation:
     """Guesses of up to `prompt_lookup` tokens from the text (0: none), and of a draft model where there are none."""
@@ -556,8 +568,9 @@ class KeptDraft:
         """What the draft of a continuation that has ended has read of `tokens`; None without a draft or a state."""
         drafts = (one for one in (speculation.proposers if speculation else ()) if isinstance(one, DraftModel))
         draft = next(drafts, None)
-        read = None if draft is None else draft.settle(tokens)
-        return cls(draft.decoder, list(tokens[:read]), draft.reader.state) if draft is not None and read else None
+        if draft is None or not (read := draft.settle(tokens)) or draft.reader.state.position == 0:
+            return None
+        return cls(draft.decoder, list(tokens[:read]), draft.reader.state)
 
     def fork(self) -> Self:
         """An independent copy."""

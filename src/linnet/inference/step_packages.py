@@ -33,7 +33,7 @@ from linnet.core.atomic import atomic_path, file_lock, lock_holder
 from linnet.core.errors import note
 from linnet.core.files import cache_folder, write_text
 from linnet.core.system import available_bytes
-from linnet.inference.captured_step import export_with_shapes, reserve
+from linnet.inference.captured_step import export_step, reserve
 from linnet.inference.fusions import use_sums_for_one_row
 from linnet.inference.step_values import divided_step, flat_module
 from linnet.inference.weights import conversion_of, convert_weights
@@ -200,7 +200,7 @@ def build(request: dict[str, Any], package: Path) -> None:
     if request["fused_on"] is not None:
         build_fused(decoder.to(request["fused_on"]), request, package)
         return
-    program, shapes = export_with_shapes(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
+    program, shapes = export_step(decoder, example_state(decoder, request["rows"], request["cache_policies"]))
     step, values = divided_step(program, shapes)
     made = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / package.name
     options: dict[str, Any] = {"aot_inductor.package_constants_in_so": False, "aot_inductor.enable_line_tables": False}
@@ -228,7 +228,7 @@ def _compile(program: "torch.export.ExportedProgram", made: Path, package: Path,
 def build_fused(decoder: Decoder, request: dict[str, Any], package: Path) -> None:
     """Let Inductor make kernels for a GPU, fitted to the sizes of the example, and try whether they can be loaded."""
     state = example_state(decoder, request["rows"], request["cache_policies"], FUSED_ROOM)
-    program, shapes = export_with_shapes(decoder, state, native=False)
+    program, shapes = export_step(decoder, state, native=False)
     use_sums_for_one_row(program)
     step, values = divided_step(program, shapes)
     (*inputs, states, weights), made = step.example_inputs[0][:4], []

@@ -18,7 +18,7 @@ from linnet.inference.constrained import Grammar
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.inference.prefix_store import StoredStream
 from linnet.inference.readers import CachedReader
-from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose_tokens, fresh_seed
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose_tokens, fresh_seed, uniform_numbers
 from linnet.inference.speculative import Speculation
 from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState, rows_to_take
@@ -106,11 +106,7 @@ class Stream(Iterator[Event]):
         self.is_plain_greedy = sampling.greedy and plain
         self.step, self._cancel = step, cancel
         self._stop_ids, self.remaining = frozenset(request.stop_ids), request.max_tokens
-        self._generator: torch.Generator | None = None
-        if not sampling.greedy:
-            seed = fresh_seed() if sampling.seed is None else sampling.seed
-            self._generator = torch.Generator().manual_seed(seed)
-            torch.rand(sampling.drawn, dtype=torch.float64, generator=self._generator)
+        self._uniforms = uniform_numbers(fresh_seed() if sampling.seed is None else sampling.seed, sampling.drawn)
 
     @property
     def state(self) -> DecoderState | None:
@@ -126,13 +122,15 @@ class Stream(Iterator[Event]):
         return self.rows.fork() if self.finish_reason is None else self.rows
 
     def __next__(self) -> Event:
-        while not self.events:
-            if self.error is not None:
+        while True:
+            has_ended = self.finish_reason is not None  # before the events: another thread may take the last step now
+            if self.events:
+                return self.events.popleft()
+            if has_ended and self.error is not None:
                 raise self.error
-            if self.finish_reason is not None:
+            if has_ended:
                 raise StopIteration
             self.step()
-        return self.events.popleft()
 
     @property
     def met_stop_id(self) -> bool:
@@ -157,9 +155,7 @@ class Stream(Iterator[Event]):
 
     def uniform(self) -> float:
         """The next random number of the stream's seed, in `(0, 1]`; 1 for greedy choice."""
-        if self._generator is None:
-            return 1.0
-        return 1.0 - float(torch.rand(1, dtype=torch.float64, generator=self._generator))
+        return 1.0 if self.settings.greedy else next(self._uniforms)
 
     def append(self, token: int, logprob: float | None = None, top: list[tuple[int, float]] | None = None) -> None:
         """Add the token that was chosen behind all others; the stream may end with it."""
@@ -186,6 +182,21 @@ class Stream(Iterator[Event]):
         if self.finish_reason is None:
             self.error, self.finish_reason = error, "error"
 
+    def keep_state(self, has_companions: bool) -> None:
+        """Have the state of the ended stream apart from that of streams that go on, if it was asked to be kept.
+
+        Without memory for a copy the stream ends with that error.
+        """
+        if not self.request.keep_state:
+            self.rows = None
+        elif has_companions:
+            try:
+                self.rows = self.state
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.rows, self.error, self.finish_reason = None, error, "error"
+
 
 @dataclass(eq=False)
 class StreamBatch:
@@ -194,7 +205,8 @@ class StreamBatch:
     reader: None for a prompt of one stream that has no state yet. allocated: the number of rows for which its state has
     memory. The other fields are of prompts that are not read to their end. splits: whether it may be read in several
     pieces. begun: whether a part of it has been read. planned: the state that it needs, on the device meta; None if it
-    is given. copies: so many streams in a row share a row of the state until the prompt is read.
+    is given. copies: so many streams in a row share a row of the state until the prompt is read. has_failed: a pass
+    has failed, so that the states are not those of the tokens.
     """
 
     streams: list[Stream]
@@ -204,6 +216,7 @@ class StreamBatch:
     planned: DecoderState | None = None
     copies: int = 1
     allocated: int = field(init=False)
+    has_failed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.allocated = len(self.streams)
@@ -255,7 +268,7 @@ class StreamBatch:
     def is_due(self, row: int) -> bool:
         """True if the state of a stream is to be added to the prefix store now."""
         stream = self.streams[row]
-        if stream.stored is None or stream.error is not None or self.reader is None:
+        if stream.stored is None or self.has_failed or self.reader is None:
             return False
         return stream.stored.is_due(self.state.positions[row], stream.finish_reason is not None)
 
@@ -276,7 +289,8 @@ class StreamBatch:
                     stream.stored = None
 
     def fail(self, error: Exception) -> None:
-        """End all streams because of an error."""
+        """End all streams because of an error, in which their states may have been advanced in part."""
+        self.has_failed = True
         for stream in self.streams:
             stream.fail(error)
 
@@ -286,17 +300,15 @@ class StreamBatch:
         On a CPU the last rows move to the free places; all rows are copied when half of them are free.
         """
         running = [row for row, stream in enumerate(self.streams) if stream.finish_reason is None]
-        if len(running) == len(self.streams):
+        ended = [stream for stream in self.streams if stream.finish_reason is not None]
+        if not ended:
             return
-        for stream in self.streams:
-            if stream.finish_reason is not None and not stream.request.keep_state:
-                stream.rows = None
-            elif stream.finish_reason is not None and running:
-                stream.rows = stream.state
+        for stream in ended:
+            stream.keep_state(has_companions=bool(running))
         in_place = self.reader is not None and self.reader.on_cpu and 2 * len(running) > self.allocated
         running = rows_to_take(running) if in_place else running
         self.streams = [self.streams[row] for row in running]
-        if not self.streams and self.reader is not None:
+        if not self.streams and self.reader is not None and any(stream.rows is not None for stream in ended):
             self.reader.release()
         if self.streams and self.reader is not None:
             if in_place:
@@ -319,7 +331,8 @@ class StreamBatch:
         batches = (self, *others)
         streams = [stream for batch in batches for stream in batch.streams]
         for stream in streams:
-            stream.settle()
+            if stream.request.speculation is not None:
+                stream.request.speculation.release()
         assert self.reader is not None
         decoder, states = self.reader.decoder, [batch.state for batch in batches]
         for batch in batches:  # what steps hold of the tensors goes with their readers

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, first_line
 from linnet.core.files import read_bytes
 from linnet.data.sentencepiece import SentencePieceDefinition, load_processor, protobuf_classes
 from linnet.data.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ def tokenizer_from_bytes(data: bytes, path: str | Path) -> Tokenizer:
     try:
         model = classes.ModelProto.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
+        raise UserError(f"{path}: not a SentencePiece model ({first_line(error)})") from None
     load_processor(data, str(path))  # the package's own check of the model
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     type_name = str(trainer.ModelType.Name(trainer.model_type))

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, first_line
 from linnet.core.files import read_bytes
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_report import HARD_TEXTS, Difference, first_difference
@@ -143,7 +143,7 @@ def _by_sentencepiece(source: Path, file: Path, pattern: str | None) -> LibraryR
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=read_bytes(file))
     except RuntimeError as error:
-        raise UserError(f"{file}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
+        raise UserError(f"{file}: not a SentencePiece model ({first_line(error)})") from None
     return LibraryReader(f"sentencepiece {sentencepiece.__version__}", lambda text: list(processor.encode(text)))
 
 
@@ -172,7 +172,7 @@ def _by_transformers(source: Path, file: Path, pattern: str | None) -> LibraryRe
     try:
         library = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True)
     except Exception as error:  # of many types
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise UserError(f"{source}: Transformers cannot read its tokenizer ({reason})") from None
 
     def encode(text: str) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from linnet.core.atomic import atomic_directory
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError, first_line, note
 from linnet.core.files import sha256_of
 from linnet.inference.language_model import LanguageModel
 from linnet.interop import optional_package
@@ -171,7 +171,7 @@ def load_original(folder: Path, field: str = "check", origin: str | Path = "") -
             model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **here)
             return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **here)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{origin or folder}: Transformers cannot read it ({reason})") from error
 
 

@@ -134,7 +134,7 @@ def _plan_table(plan: Plan) -> Table:
         (
             "parameters",
             f"{plan.counts.total:,}",
-            f"a plain shape: {plan.model.layers} layers of width {plan.model.d_model}",
+            f"a plain shape: {numbers.counted(plan.model.layers, 'layer')} of width {plan.model.d_model}",
         ),
         *(
             (f"  {name.replace('_', ' ')}", f"{value:,.0f}", COUNTING_DESCRIPTIONS[name])
@@ -198,7 +198,7 @@ def plan_warnings(plan: Plan) -> list[str]:
     found = [f"{plan.law.name}: {line}" for line in plan.law.warnings]
     if (useful := plan.useful_from) is not None:
         in_tokens = 1 - plan.counts.without_embedding / plan.counts.total
-        layers = "1 layer" if model.layers == 1 else f"{model.layers} layers"
+        layers = numbers.counted(model.layers, "layer")
         found.append(
             f"this budget buys nothing useful: {layers} of width {model.d_model}, and {in_tokens:.0%} of the parameters"
             f" in the {model.vocab_size:,} tokens of the vocabulary; two layers with more parameters than the tokens"

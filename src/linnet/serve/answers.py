@@ -170,10 +170,7 @@ class Answers:
     def usage(self) -> dict[str, Any]:
         """Tokens of the prompts, each once, and of the answers."""
         prompts = {id(answer.prompt): answer for answer in self.answers}
-        # A state that a request begins with has read its tokens before.
-        before = {
-            key: 0 if (state := one.hosted.request.state) is None else state.position for key, one in prompts.items()
-        }
+        before = {key: len(one.hosted.request.read_tokens) for key, one in prompts.items()}
         prompt = sum(before[key] + len(one.prompt) for key, one in prompts.items())
         cached = sum(before[key] + one.cached_tokens for key, one in prompts.items())
         completion = sum(answer.tokens for answer in self.answers)

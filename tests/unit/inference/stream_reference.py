@@ -18,7 +18,7 @@ from torch import Tensor
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.constrained import Grammar
-from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, row_uniforms
+from linnet.inference.sampling import Sampling, TokenCounts, adjust, choose, uniform_numbers
 from linnet.inference.streams import Event, Request, Stream, likeliest
 from linnet.model.decoder import Decoder
 
@@ -69,14 +69,14 @@ def counts_behind(tokens: Sequence[int], is_generated: Sequence[bool]) -> TokenC
 def alone(decoder: Decoder, case: Case, vocab_size: int, border: float) -> list[Event]:
     """The events of a stream; with a `border`, a token of the case is right where the choice is that close."""
     request, sampling, events = case.request, case.request.sampling, list[Event]()
-    uniforms = row_uniforms(sampling.seed or 0, 1, sampling.drawn)
+    uniforms = uniform_numbers(sampling.seed or 0, sampling.drawn)
     counts, grammar = copy.deepcopy(case.counts), case.grammar
     state, hidden = read_text(decoder, case)
     while len(events) < request.max_tokens:
         logits_1V = decoder.logits(hidden[:, -1:])[:, 0]
         adjusted_1V = adjust(logits_1V[:, :vocab_size], sampling, [counts])
         permitted_1V = None if grammar is None else F.pad(mask := grammar.mask_V(), (0, vocab_size - len(mask)))[None]
-        uniform_1 = None if sampling.greedy else next(uniforms)
+        uniform_1 = None if sampling.greedy else torch.tensor([next(uniforms)], dtype=torch.float64)
         token = int(choose(adjusted_1V, sampling, uniform_1, permitted_1V))
         found = case.tokens[len(events) : len(events) + 1]
         if border and found and is_near(adjusted_1V, sampling, uniform_1, permitted_1V, token, found[0], border):

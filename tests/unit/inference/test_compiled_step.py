@@ -1,9 +1,12 @@
 """Compiled decoding steps: the captured pass equals the decoder, and takes over only where it is there and right."""
 
+import copy
+import gc
 import json
 import subprocess
 import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -127,7 +130,7 @@ def test_a_graph_has_native_products_and_attention_of_every_precision(precision:
     decoder = small_decoder(EXAMPLES[1]).float()  # maps with biases
     convert_weights(decoder, precision)
     state = example_state(decoder, rows, [{"kind": "full"}] * 2)
-    program = export_step(decoder, state)
+    program = export_step(decoder, state)[0]
     found = Counter(str(node.target) for node in program.graph.nodes)
     products = 2 * (2 + 2) + 1
     assert found[f"linnet.linnet_{precision}_linear.default"] == products and not found["aten.linear.default"]
@@ -146,7 +149,7 @@ def test_a_graph_has_native_products_and_attention_of_every_precision(precision:
 def test_a_graph_has_sums_of_products_for_convolutions(mixer: MixerSpec, rows: int):
     decoder = small_decoder(mixer).float()
     state = example_state(decoder, rows, [{"kind": "full"}] * len(decoder.mixers))
-    program = export_step(decoder, state)
+    program = export_step(decoder, state)[0]
     assert not list(program.graph.find_nodes(op="call_function", target=torch.ops.aten.conv1d.default))
     tensors = [x.clone(memory_format=torch.contiguous_format) for x in StateTensors(state).tensors.values()]
     weights = list(weights_of(PassFunction(decoder, StateTensors(state))).values())
@@ -183,7 +186,7 @@ def test_a_tied_table_of_few_bits_is_one_input_of_an_exported_step(precision: st
         convert_weights(decoder, precision)
         return decoder
 
-    program = export_step(made(0), example_state(made(0), 1, [{"kind": "full"}])).module()
+    program = export_step(made(0), example_state(made(0), 1, [{"kind": "full"}]))[0].module()
     other = made(1)
     state, expected = read_prompt(other), read_prompt(other)
     states = StateTensors(state)
@@ -436,6 +439,27 @@ def test_builds_are_waited_for_until_there_is_a_package_or_cannot_be_one(
     monkeypatch.setattr(compiled_step, "start_build", lambda *_: False)
     finish_builds(decoder), finish_builds(decoder)
     assert len(waits) == 4
+
+
+def test_a_compiled_step_does_not_keep_its_decoder(package: Path, monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder(MAMBA2).float()
+    step = InPlaceStep(copy.deepcopy(decoder), StateTensors(read_prompt(decoder)))
+    count = len(step.function.flat.tensors)
+
+    def run(inputs: list[Tensor]) -> list[Tensor]:
+        calls.append(len(inputs))
+        return [step(inputs[0], inputs[1], inputs[2 : 2 + count], inputs[2 + count :])]
+
+    calls, model = list[int](), weakref.ref(decoder)
+    monkeypatch.setattr(compiled_step, "opened", lambda _: run)
+    monkeypatch.setattr(Times, "compiled_is_faster", property(lambda times: True if times.compiled_s else None))
+    package.parent.mkdir(parents=True)
+    package.touch()
+    tokens_of(decoder, 20)
+    assert len(calls) > 10
+    del decoder
+    gc.collect()
+    assert model() is None
 
 
 @torch.inference_mode()

@@ -132,6 +132,38 @@ def test_what_cannot_be_recorded_goes_on_with_ordinary_steps(
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("reason", ["a step is being loaded", "no memory"])
+def test_no_buffers_are_kept_where_a_step_cannot_be_recorded_now(
+    reason: str, recordings: list[int], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    """Which is tried again after some tokens."""
+
+    def refuse(function: Callable[[], Tensor], beside: RecordedGraph | None) -> RecordedGraph:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    decoder, token, records = small_decoder(HYBRID[0]), torch.tensor([[5]]), cuda_graphs.RECORDERS["cpu"]
+    reader = read(decoder, [1, 2])
+    alone = reader.state.fork()
+
+    def check_steps(count: int) -> None:
+        for _ in range(count):
+            torch.testing.assert_close(reader.logits(token), decoder.logits(decoder.hidden(token, alone))[:, 0])
+
+    for name in ("BUSY_TOKENS", "RESERVED_TOKENS"):
+        monkeypatch.setattr(cuda_graphs, name, 3)
+    if reason == "no memory":
+        monkeypatch.setitem(cuda_graphs.RECORDERS, "cpu", refuse)
+        check_steps(6)
+        monkeypatch.setitem(cuda_graphs.RECORDERS, "cpu", records)
+    else:
+        with cuda_graphs.LOADING:
+            check_steps(6)
+    assert _POOLS[decoder].buffers == [] and recordings == []
+    check_steps(6)
+    assert recordings == [1] and len(_POOLS[decoder].buffers) == 1 and told() == []
+
+
+@torch.inference_mode()
 @pytest.mark.usefixtures("recordings")
 def test_nothing_of_an_earlier_stream_is_read():
     """Not even an infinity in a place that is masked."""
@@ -162,6 +194,7 @@ def fusing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cuda_graphs, "FUSE_AFTER_TOKENS", 2)
     monkeypatch.setattr(cuda_graphs, "FUSING_DEVICES", {"cpu"})
     monkeypatch.setattr(cuda_graphs, "RESERVED_TOKENS", 1)  # compiled steps are looked for at every token
+    monkeypatch.setattr(cuda_graphs, "BUSY_TOKENS", 1)
     monkeypatch.setattr(StepBuffers, "_replay_s", lambda self, graph: float(graph is not self.fused))
 
 

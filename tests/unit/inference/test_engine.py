@@ -8,7 +8,7 @@ from linnet.core.errors import UserError
 from linnet.inference.decode import decode
 from linnet.inference.prefill import new_state
 from linnet.inference.readers import Caches
-from linnet.inference.sampling import Sampling, choose, row_uniforms
+from linnet.inference.sampling import Sampling, choose, uniform_numbers
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 
@@ -78,12 +78,12 @@ def test_the_same_seed_gives_the_same_tokens_and_more_of_them_begin_alike():
 @pytest.mark.parametrize("caches", [Caches(), Caches(kv=False)], ids=["kept", "recomputed"])
 def test_tokens_are_drawn_from_capped_logits(caches: Caches):
     decoder, cap, expected = small_decoder(), 0.5, list(PROMPTS[0])
-    uniforms = row_uniforms(7, 1)
+    uniforms = uniform_numbers(7)
     for _ in range(8):
         with torch.no_grad():
             raw_BV = decoder(torch.tensor([expected]))[:, -1]
         capped_BV = cap * torch.tanh(raw_BV / cap)
-        expected += choose(capped_BV, Sampling(1.0), next(uniforms)).tolist()
+        expected += choose(capped_BV, Sampling(1.0), torch.tensor([next(uniforms)])).tolist()
     uncapped = rows(decoder, PROMPTS[:1], sampling=Sampling(1.0, seed=7), caches=caches)
     decoder.spec = decoder.spec.replace(head={**decoder.spec.head.model_dump(), "soft_cap": cap})
     found = rows(decoder, PROMPTS[:1], sampling=Sampling(1.0, seed=7), caches=caches)

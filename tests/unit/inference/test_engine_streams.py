@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,8 @@ from linnet.inference.native_step import NativeStep
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
+from linnet.inference.speculative import speculation_of
+from linnet.inference.streams import Event
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.ted.policies import BankCache
 from linnet.model.decoder import Decoder
@@ -194,6 +197,85 @@ def test_streams_whose_states_do_not_fit_together_run_in_batches_of_their_own(
     engine.step()
     assert passes == [(4, 1)]
     assert [tokens(stream) for stream in streams] == expected
+
+
+@pytest.mark.parametrize("kept", ["one", "none"])
+def test_without_memory_for_the_state_of_a_stream_that_ends(kept: str, monkeypatch: pytest.MonkeyPatch):
+    """It ends with the error alone; where that of the others cannot be copied, all of the batch do."""
+    decoder = small_decoder()
+    engine, select, calls = Engine(decoder), DecoderState.select, list[int]()
+    short = replace(REQUESTS[0], max_tokens=3)
+    streams = [engine.submit(short)] + [engine.submit(request) for request in REQUESTS[:3]]
+    engine.step(), engine.step()
+
+    def fails(self: DecoderState, rows: torch.Tensor) -> DecoderState:
+        calls.append(len(rows))
+        if len(calls) == 1 or kept == "none":
+            raise MemoryError
+        return select(self, rows)
+
+    monkeypatch.setattr(DecoderState, "select", fails)
+    if kept == "none":
+        (batch,) = engine._batches
+        vars(batch.reader)["on_cpu"] = False  # rows that stay are copied
+    engine.step()
+    monkeypatch.setattr(DecoderState, "select", select)
+    with pytest.raises(MemoryError):
+        tokens(streams[0])
+    for stream, request in zip(streams[1:], REQUESTS, strict=False):
+        if kept == "one":
+            assert tokens(stream) == alone(decoder, request)
+        else:
+            with pytest.raises(MemoryError):
+                tokens(stream)
+    assert engine.running == 0 and not engine.step()
+
+
+def test_a_stream_with_guesses_leaves_its_state_when_it_joins_a_batch():
+    decoder = small_decoder()
+    engine, speculation = Engine(decoder), speculation_of(3, None)
+    stream = engine.submit(Request([1, 2, 1, 2, 1], 9, GREEDY, speculation=speculation))
+    engine.step(), engine.step()
+    tensors = [weakref.ref(tensor) for tensor in stream.rows.tensors().values()]
+    engine.submit(REQUESTS[1])
+    engine.step()
+    gc.collect()
+    assert tensors and not any(tensor() is not None for tensor in tensors)
+    assert tokens(stream) == alone(decoder, Request([1, 2, 1, 2, 1], 9, GREEDY))
+
+
+def test_the_last_event_is_not_lost_when_another_thread_takes_the_last_step():
+    class LateEvents(deque):
+        """Empty when it is looked at for the first time, just before another thread adds the last event."""
+
+        def __bool__(self) -> bool:
+            if stream.finish_reason is None:
+                self.append(Event(7))
+                stream.finish_reason = "length"
+                return False
+            return len(self) > 0
+
+    stream = Engine(small_decoder()).submit(REQUESTS[0])
+    stream.step = lambda: False
+    stream.events = LateEvents()
+    assert [event.token for event in stream] == [7]
+
+
+def test_nothing_is_stored_of_a_pass_that_failed(monkeypatch: pytest.MonkeyPatch):
+    """Not even of a stream that was cancelled meanwhile, which has no error."""
+    store = PrefixStore(2**40, snapshot_tokens=2)
+    engine = Engine(first_of("rglru"), prefixes=store)
+    stream = engine.submit(REQUESTS[0])
+    engine.step()
+    stored = store.counters.inserted
+
+    def fails(*given: object, **named: object) -> torch.Tensor:
+        stream.cancel()
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(CachedReader, "logits_behind", fails)
+    engine.step()
+    assert stream.finish_reason == "cancelled" and store.counters.inserted == stored
 
 
 def test_a_stream_ends_before_a_stop_id_and_its_state_has_read_all_before_it():

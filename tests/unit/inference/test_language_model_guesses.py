@@ -158,6 +158,19 @@ def test_guesses_do_not_change_a_session(mixer, settings, monkeypatch: pytest.Mo
     assert sum(one.figures.proposed for one in asked) > 50
 
 
+def test_the_draft_of_a_session_guesses_up_to_the_end_of_its_positions(monkeypatch: pytest.MonkeyPatch):
+    """Its state grows by half where it has to, beyond the 64 positions."""
+    asked, model, draft = eager(monkeypatch), speaker(), speaker(positions="learned", seed=1)
+    plain, guessed = Session(model), Session(model)
+    for session in (plain, guessed):
+        session.feed("Once upon")
+    for count in (35, 4, 40):
+        expected = plain.generate(count, temperature=0, ignore_eos=True)
+        assert guessed.generate(count, temperature=0, ignore_eos=True, draft=draft) == expected
+    assert asked[1].proposers[0].reader.state.capacity > 64
+    assert asked[0].figures.proposed > 0
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("mixer", [ATTENTION, MAMBA], ids=lambda mixer: mixer.kind)
 def test_a_draft_reads_no_token_of_a_session_twice(mixer, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -27,8 +27,8 @@ from linnet.inference.sampling import (
     keep_typical,
     likeliest_in_one_copy,
     probabilities,
-    row_uniforms,
     sample,
+    uniform_numbers,
     warp,
 )
 
@@ -180,7 +180,7 @@ def test_counts_that_grow_are_those_of_a_counter(prompt: list[int], generated: l
     for token in generated:
         counts.add(token)
     assert (counts.seen, counts.generated) == (seen, Counter(generated))
-    again = TokenCounts(counts.seen, counts.generated, counts.last)
+    again = TokenCounts(counts.seen, counts.generated)
     sampling = Sampling(repetition_penalty=1.5, frequency_penalty=0.5, presence_penalty=0.25)
     expected_V = torch.ones(100)
     for token in (token for token in seen if token < 100):
@@ -268,7 +268,7 @@ def test_the_ends_of_the_random_numbers_draw_the_first_and_the_last_token_left()
 def test_what_is_drawn_follows_the_probabilities(sampling: Sampling):
     logits_BV = torch.tensor([[0.1, 1.2, -0.4, 2.0, 0.0, 1.9]])
     draws = 4000
-    uniforms = torch.cat(list(itertools.islice(row_uniforms(sampling.seed, 1), draws)))
+    uniforms = torch.tensor(list(itertools.islice(uniform_numbers(sampling.seed), draws)), dtype=torch.float64)
     drawn = choose(logits_BV.expand(draws, -1), sampling, uniforms)
     expected = probabilities(logits_BV, sampling)[0] * draws
     counts = drawn.bincount(minlength=6)
@@ -279,23 +279,16 @@ def test_what_is_drawn_follows_the_probabilities(sampling: Sampling):
 
 
 @unhurried
-@given(st.integers(0, 2**63 - 1), st.integers(1, 5))
-def test_a_row_draws_what_it_would_draw_alone(seed: int, rows: int):
-    assume(seed + rows < 2**63)
-    together = list(itertools.islice(row_uniforms(seed, rows), 5))
-    for row in range(rows):
-        alone = itertools.islice(row_uniforms(seed + row, 1), 5)
-        assert [step[row].item() for step in together] == [step.item() for step in alone]
-
-
-def test_rows_draw_different_numbers():
-    step_B = next(row_uniforms(0, 8))
-    assert len(set(step_B.tolist())) == 8
+@given(st.integers(0, 2**63 - 1), st.integers(0, 9))
+def test_the_random_numbers_of_a_seed_are_those_of_pytorch_and_continue(seed: int, drawn: int):
+    generator = torch.Generator().manual_seed(seed)
+    expected = [1.0 - float(torch.rand(1, dtype=torch.float64, generator=generator)) for _ in range(14)]
+    assert list(itertools.islice(uniform_numbers(seed, drawn), 5)) == expected[drawn : drawn + 5]
 
 
 def test_random_numbers_are_above_zero_and_may_be_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "rand", lambda *_, **options: torch.zeros(1, dtype=options["dtype"]))
-    same(next(row_uniforms(0, 2)), torch.ones(2, dtype=torch.float64))
+    assert next(uniform_numbers(0)) == 1.0
 
 
 @unhurried

@@ -12,7 +12,7 @@ from linnet.core.errors import UserError
 from linnet.inference import cache_policy
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.session import Session
-from linnet.inference.state import save_state
+from linnet.inference.state import save_state, with_room
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.ted import BankCache, EvictionCache
 
@@ -91,7 +91,7 @@ def test_before_anything_is_generated_it_can_be_saved_too(tmp_path: Path):
 def test_a_fork_goes_its_own_way(mixer: MixerSpec):
     session = _session(speaker(mixer))
     session.generate(4, temperature=0, ignore_eos=True)
-    session._state_with_room(64)  # no fork has to grow, which would make a copy
+    session._state = with_room(session._state, 90)  # no fork has to grow, which would make a copy
     third, others = session.fork(), []
     expected = third.generate(8, temperature=0, ignore_eos=True)
     for text in (" and something else", " but not this", "x"):

@@ -263,10 +263,10 @@ def test_a_state_for_which_there_is_no_memory_decides_no_policy(monkeypatch: pyt
     session = fed(speaker(FIRST["ted"]), cache_policy="bank")
     before = contents(session)
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise UserError("no memory")
 
-    monkeypatch.setattr("linnet.inference.session.new_state", fails)
+    monkeypatch.setattr("linnet.inference.engine.cache_policy_state", fails)
     with pytest.raises(UserError, match="no memory"):
         session.read()
     assert contents(session) == before
@@ -347,6 +347,27 @@ def test_a_wrong_argument_is_named_in_one_line_and_leaves_the_session(call: Call
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
     assert contents(session) == before
     assert session.generate(5, **GREEDY) == fed(session.model).generate(5, **GREEDY)
+
+
+def test_a_request_whose_tokens_have_been_read_since_is_refused():
+    session = fed(speaker())
+    session.generate(20, **GREEDY)
+    session.rewind(12)
+    session.feed(" upon a")
+    request, engine = session.request(5, **GREEDY), Engine(session.model.decoder)
+    session.read()
+    with pytest.raises(UserError, match=r"^request: the session has changed"):
+        engine.submit(request)
+
+
+def test_a_state_with_room_needs_no_memory(monkeypatch: pytest.MonkeyPatch):
+    session = fed(speaker())
+    session.generate(20, **GREEDY)
+    session.rewind(10)
+    monkeypatch.setattr("linnet.inference.engine.available_bytes", lambda device: 0)
+    session.generate(5, **GREEDY)
+    with pytest.raises(UserError, match="no memory"):
+        fed(session.model).generate(5, **GREEDY)
 
 
 def test_one_stop_text_of_a_streamed_continuation_is_no_list_of_characters():

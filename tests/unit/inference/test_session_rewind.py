@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from small_models import CASES, EXAMPLES, in_turn, speaker
 
 from linnet.core.errors import UserError
+from linnet.inference.cache_policy import cache_policy_state
+from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.session import Session
@@ -86,7 +88,8 @@ def tokens_read(session: Session) -> int:
     """The tokens that the session's next token reads."""
     read = session._read
     if read == 0:
-        read = session.prefixes.longest(session.token_ids[:-1], session._key(session._state_with_room(1)))
+        empty = cache_policy_state(session.model.decoder, 1, session.tokens, session._policies(1))
+        read = session.prefixes.longest(session.token_ids[:-1], session._key(empty))
     return session.tokens - read
 
 
@@ -171,6 +174,40 @@ def test_a_stream_that_goes_on_stores_snapshots_too():
     session.generate(20, **GREEDY)
     session.rewind(2)
     assert tokens_read(session) <= 5
+
+
+@pytest.mark.parametrize("kind", ["attention", "rglru"])
+def test_a_text_that_is_read_at_once_is_stored_and_found(kind: str):
+    store = PrefixStore(2**30, snapshot_tokens=4)
+    first, second = (fed(MODELS[kind], "Once upon a time", prefixes=store) for _ in range(2))
+    first.read()
+    first.rewind(2)
+    assert tokens_read(first) <= 5
+    second.read()
+    assert store.counters.hits == 1 and second._read == second.tokens - 1
+    assert second.generate(9, **GREEDY) == fed(MODELS[kind], "Once upon a time").generate(9, **GREEDY)
+
+
+def test_a_fork_in_the_middle_of_the_first_text_knows_what_layers_calibrated_on():
+    model = speaker(FIRST["plga"])
+    session = fed(model, "Once upon")
+    events = session.events(20, **GREEDY)
+    next(events)
+    for one in (session.fork(), Session.load(model, saved(session))):
+        one.generate(3, **GREEDY)
+        one.rewind(one.tokens - len("_Once up"))
+        assert one.generate(9, **GREEDY) == fed(model, "Once up").generate(9, **GREEDY)
+    events.close()
+
+
+def test_a_first_text_that_was_never_read_may_grow():
+    model = speaker(FIRST["plga"])
+    session, engine = fed(model, "Once"), Engine(model.decoder)
+    stream = engine.submit(session.request(5, **GREEDY))
+    stream.cancel()
+    session.finish(stream)
+    session.feed(" upon")
+    assert session.generate(9, **GREEDY) == fed(model, "Once", " upon").generate(9, **GREEDY)
 
 
 def test_layers_calibrate_on_the_first_text_alone_when_it_is_read_again(monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,7 @@ from linnet.inference.engine import Engine, Request, Stream
 from linnet.inference.prefill import new_state
 from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.readers import CachedReader
-from linnet.inference.sampling import Sampling, TokenCounts, choose, row_uniforms
+from linnet.inference.sampling import Sampling, TokenCounts, choose, uniform_numbers
 from linnet.inference.speculative import (
     PROBED_PASSES,
     DraftModel,
@@ -270,7 +270,8 @@ def test_tokens_are_drawn_from_the_distribution_of_the_model():
     with torch.inference_mode():
         decoder(torch.tensor([text[:-1]]), state)
     for seed in range(seeds):
-        uniforms, sampling, fork = row_uniforms(seed, 1), Sampling(1.0, seed=seed), state.fork()
+        sampling, fork = Sampling(1.0, seed=seed), state.fork()
+        uniforms = (torch.tensor([number], dtype=torch.float64) for number in uniform_numbers(seed))
         guess = Oracle([seed % size], 100, start=len(text))
         ordinary = CachedReader(decoder, fork).logits
         reader = SpeculativeReader(decoder, fork, ordinary, [guess], text[:-1], 9, 1, adapts=False)

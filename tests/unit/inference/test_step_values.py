@@ -8,7 +8,7 @@ from small_models import EXAMPLES, small_decoder
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from linnet.inference.captured_step import export_with_shapes
+from linnet.inference.captured_step import export_step
 from linnet.inference.step_packages import example_state
 from linnet.inference.step_values import hoist_weight_values, realize, realize_position_values
 
@@ -120,7 +120,7 @@ def test_layers_share_what_they_compute_of_the_same_positions():
     """Not what one of them has written in between."""
     decoder = small_decoder(next(mixer for mixer in EXAMPLES if mixer.kind == "retention")).float()
     with torch.no_grad():
-        program, shapes = export_with_shapes(decoder, example_state(decoder, 1, [{"kind": "full"}] * 2))
+        program, shapes = export_step(decoder, example_state(decoder, 1, [{"kind": "full"}] * 2))
 
     def sines(of: ExportedProgram) -> int:
         return len(of.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default))
@@ -152,7 +152,7 @@ def test_equal_reads_of_a_tensor_that_is_written_in_between_stay_two():
 def test_no_layer_computes_its_coefficients_for_every_token(kind: str):
     decoder = small_decoder(next(mixer for mixer in EXAMPLES if mixer.kind == kind)).float()
     with torch.no_grad():
-        program, shapes = export_with_shapes(decoder, example_state(decoder, 1, [{"kind": "full"}] * 2))
+        program, shapes = export_step(decoder, example_state(decoder, 1, [{"kind": "full"}] * 2))
     step, values = hoist_weight_values(program, shapes)
     assert values is not None
     hidden = {"exp.default", "sin.default", "cos.default", "exp2.default", "pow.Scalar", "log1p.default"}

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from linnet.core.atomic import atomic_path
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError, first_line, note
 from linnet.data.chat_template import named_templates
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.inference.language_model import LanguageModel
@@ -185,7 +185,7 @@ def loaded_in_llama_cpp(path: Path, origin: str) -> Iterator[Any]:
     try:
         model = llama_cpp.Llama(str(path), n_ctx=512, logits_all=True, verbose=False, n_gpu_layers=0, **cache)
     except (ValueError, RuntimeError) as error:
-        raise UserError(f"{origin}: llama.cpp cannot read it ({str(error).strip().splitlines()[0]})") from error
+        raise UserError(f"{origin}: llama.cpp cannot read it ({first_line(error)})") from error
     try:
         yield model
     finally:

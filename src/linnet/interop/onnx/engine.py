@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.checksum import check_files
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, first_line
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.constrained import Constraint, Grammar
 from linnet.inference.continuation import Continuation
@@ -76,7 +76,7 @@ def _session(path: Path, threads: int | None, fuse: bool = False, spin: bool = T
             model = graph.SerializeToString()
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises many kinds, none of them public
-        raise UserError(f"{path}: onnxruntime cannot read it ({str(error).strip().splitlines()[0]})") from error
+        raise UserError(f"{path}: onnxruntime cannot read it ({first_line(error)})") from error
 
 
 class GraphReader:

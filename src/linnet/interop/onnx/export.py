@@ -19,7 +19,7 @@ import torch
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.checksum import write_file_checksums
-from linnet.core.errors import UserError, note
+from linnet.core.errors import UserError, first_line, note
 from linnet.core.files import write_json
 from linnet.evaluation.evaluator import check_chooses
 from linnet.inference.cache_policy import CachePolicies, cache_policy_state, layer_cache_policies
@@ -309,7 +309,7 @@ def check_graphs(
         reader = GraphReader(graphs)
         theirs_TV = torch.from_numpy(np.concatenate([reader.read_all(chunk) for chunk in chunks]))
     except Exception as error:  # onnxruntime raises many kinds, none of them public
-        problem = str(error).strip().splitlines()[0]
+        problem = first_line(error)
         raise UserError(f"export: {precision}: onnxruntime cannot run the graphs ({problem})") from error
     bits = [bits_per_byte(x_TV[:-1], torch.tensor(tokens), model.tokenizer) for x_TV in (ours_TV, theirs_TV)]
     parity = GraphParity(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from linnet.core.errors import first_line
 from linnet.inference.captured_step import PassFunction
 from linnet.interop import optional_package
 from linnet.interop.onnx.fusion import AFTER, POSITION, divide_by_roots
@@ -112,7 +113,7 @@ def _piece(step: PassFunction, nodes: int) -> int:
 
 def reason(error: Exception) -> str:
     """Return the first line of the exporter's message."""
-    return str(error.__cause__ or error).strip().splitlines()[0]
+    return first_line(error.__cause__ or error)
 
 
 @contextmanager

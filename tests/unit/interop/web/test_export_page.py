@@ -24,6 +24,7 @@ from linnet.inference.decode import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session
+from linnet.inference.state import with_room
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.interop.ted import END, import_ted
 from linnet.interop.web import runtime
@@ -232,7 +233,7 @@ def test_a_state_of_the_page_continues_in_python_and_on_the_page(number: int, pa
     file = saved_by(page, number, tmp_path)
     session = Session.load(source, file)
     assert session._pending == begun[-1:] and session.tokens == len(begun)
-    followed = following(source, session._pending, session._state_with_room(COUNT))
+    followed = following(source, session._pending, with_room(session._state, session.tokens + COUNT))
     assert [*begun, *followed] == greedily_more(source, begun, cache_policy)
     write(page, prompt="another text")
     set_to(page, top_k=0, threshold=9, minimum=1)
@@ -264,7 +265,7 @@ def test_a_state_of_python_continues_on_the_page(number: int, cache_policy, page
     assert page.value(f"document.querySelectorAll('.problem')[{number}].innerText") == ""
     pending, position = list(session._pending), session.tokens
     write(page, button="more")
-    followed = following(source, pending, session._state_with_room(COUNT))
+    followed = following(source, pending, with_room(session._state, session.tokens + COUNT))
     assert tokens_on(page, number)[position:] == followed
     set_to(page, top_k=0, threshold=9, minimum=1)
 

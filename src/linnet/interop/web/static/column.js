@@ -176,5 +176,5 @@ function about({ parameters, bytes }, { weights, model }) {
   const kinds = [...new Set(model.blocks.map(block => block.mixer.kind))].join(", ");
   const layers = model.blocks.reduce((sum, block) => sum + block.repeat, 0);
   const millions = parameters < 1e6 ? `${Math.round(parameters / 1e3)} k` : `${(parameters / 1e6).toFixed(1)} M`;
-  return `${kinds} · ${layers} layers · ${millions} parameters · ${weights}, ${formatBytes(bytes)}`;
+  return `${kinds} · ${layers} ${layers === 1 ? "layer" : "layers"} · ${millions} parameters · ${weights}, ${formatBytes(bytes)}`;
 }

@@ -254,7 +254,7 @@ def _start(
     if state.save_state is None and state.load_state is None:
         how: dict[str, Any] = {"cache_policy": state.policy, "ignore_eos": given.ignore_eos, "input": given.input_text}
         caches = Caches(state.kv_cache)
-        continuation = model.stream(given.prompt, given.max_tokens, sampling, caches, **how, **ending)
+        continuation = model.stream(given.prompt, given.max_tokens, sampling, caches=caches, **how, **ending)
         return _Generation(continuation, context_length, weights_bytes)
     if state.load_state is None:
         session = Session(model, state.policy, given.input_text)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -75,6 +75,21 @@ class StreamSettings(GenerateSettings, total=False):
     """The settings of one stream."""
 
     logprobs: int | None
+
+
+class ContinuationSettings(TypedDict, total=False):
+    """The settings of `LanguageModel.stream` and `completions`.
+
+    caches: what is kept between tokens. constraint: what each text must be. The others: see `LanguageModel.generate`.
+    """
+
+    caches: Caches
+    cache_policy: CachePolicies
+    ignore_eos: bool
+    constraint: Constraint | None
+    logprobs: int | None
+    draft: "LanguageModel | None"
+    prompt_lookup: int
 
 
 KEYWORDS = ("prompt", "max_tokens", "stream", "n", "logprobs", *GenerateSettings.__annotations__)
@@ -289,7 +304,7 @@ class LanguageModel:
         if n is not None:
             check_whole("n", n, 1, MAX_TEXTS)
         if beams is not None:
-            used = {
+            beside = {
                 "stream": stream,
                 "n": n is not None,
                 "logprobs": logprobs is not None,
@@ -298,35 +313,21 @@ class LanguageModel:
                 "draft": draft is not None,
                 "prompt_lookup": prompt_lookup != 0,
             }
-            for name in (name for name, is_used in used.items() if is_used):
-                raise UserError(f"a search for the best text has no {name}; leave it out", field="beams", value=beams)
-            inputs = [input] * len(prompts) if input is None or isinstance(input, str) else input
-            if len(inputs) != len(prompts):
-                problem, accepted = f"{len(inputs)} of them", f"one for each of {len(prompts)} prompts"
-                raise UserError(problem, field="input", accepted=accepted)
             search: dict[str, Any] = {"length_penalty": length_penalty, "early_stopping": early_stopping}
             search |= {"cache_policy": cache_policy, "ignore_eos": ignore_eos, **settings}
-            best = [
-                model.beam_search(prompt, max_tokens, beams, input=own, **search)[0].text
-                for prompt, own in zip(prompts, inputs, strict=True)
-            ]
+            best = model._best_texts(prompts, input, max_tokens, beams, beside, search)
             return best[0] if isinstance(prompt, str) else best
-        guesses: dict[str, Any] = {"prompt_lookup": prompt_lookup}
-        guesses["draft"] = draft.parsing_special() if parse_special and isinstance(draft, LanguageModel) else draft
+        how: ContinuationSettings = {
+            "cache_policy": cache_policy,
+            "ignore_eos": ignore_eos,
+            "constraint": constraint,
+            "logprobs": logprobs,
+            "draft": draft.parsing_special() if parse_special and isinstance(draft, LanguageModel) else draft,
+            "prompt_lookup": prompt_lookup,
+        }
         if not stream:
-            found = model.completions(
-                prompts,
-                max_tokens,
-                sampling,
-                cache_policy=cache_policy,
-                ignore_eos=ignore_eos,
-                inputs=own_inputs,
-                copies=1 if n is None else n,
-                stop=stop_texts(stop),
-                constraint=constraint,
-                logprobs=logprobs,
-                **guesses,
-            )
+            copies, stops = 1 if n is None else n, stop_texts(stop)
+            found = model.completions(prompts, max_tokens, sampling, own_inputs, stops, copies, **how)
             if isinstance(prompt, str) and n is None:
                 return found[0].text if logprobs is None else found[0]
             return [each.text for each in found] if logprobs is None else found
@@ -335,19 +336,7 @@ class LanguageModel:
             raise UserError(f"stream: True: expected {given}")
         if isinstance(input, list):
             raise UserError(f"a list of {len(input)}", field="input", accepted="one text for one prompt")
-        return model.stream(
-            prompt,
-            max_tokens,
-            sampling,
-            Caches(),
-            cache_policy,
-            ignore_eos,
-            input,
-            stop_texts(stop),
-            constraint=constraint,
-            logprobs=logprobs,
-            **guesses,
-        )
+        return model.stream(prompt, max_tokens, sampling, input, stop_texts(stop), **how)
 
     __call__ = generate
 
@@ -407,6 +396,27 @@ class LanguageModel:
             ScoredText(text, one.tokens, one.score, one.finish_reason) for text, one in zip(texts, found, strict=True)
         ]
 
+    def _best_texts(
+        self,
+        prompts: Sequence[str],
+        input: str | Sequence[str] | None,
+        max_tokens: int,
+        beams: int,
+        beside: Mapping[str, bool],
+        search: Mapping[str, Any],
+    ) -> list[str]:
+        """The best text that a search finds for each prompt; `UserError` for what is asked for `beside` a search."""
+        for name in (name for name, is_used in beside.items() if is_used):
+            raise UserError(f"a search for the best text has no {name}; leave it out", field="beams", value=beams)
+        inputs = [input] * len(prompts) if input is None or isinstance(input, str) else input
+        if len(inputs) != len(prompts):
+            problem, accepted = f"{len(inputs)} of them", f"one for each of {len(prompts)} prompts"
+            raise UserError(problem, field="input", accepted=accepted)
+        return [
+            self.beam_search(prompt, max_tokens, beams, input=own, **search)[0].text
+            for prompt, own in zip(prompts, inputs, strict=True)
+        ]
+
     def with_calibration(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with a stored calibration from a file, or by a name that the kind of layer knows.
 
@@ -429,36 +439,18 @@ class LanguageModel:
         prompt: str | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
-        caches: Caches = Caches(),
-        cache_policy: CachePolicies = FULL,
-        ignore_eos: bool = False,
         input: str | None = None,
         stop: Sequence[str] = (),
-        *,
-        constraint: Constraint | None = None,
-        logprobs: int | None = None,
-        draft: "LanguageModel | None" = None,
-        prompt_lookup: int = 0,
+        **settings: Unpack[ContinuationSettings],
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state.
 
         prompt: a text, or the tokens that `prompt_tokens` made of it.
         """
-        stops = stop_texts(stop)
-        inputs, (stream,), state = self._streams(
-            [prompt],
-            None if input is None else [input],
-            max_tokens,
-            sampling,
-            caches,
-            cache_policy,
-            ignore_eos,
-            constraint,
-            logprobs,
-            draft,
-            prompt_lookup,
-        )
-        (tokens,) = inputs.prompts
+        stops, inputs = stop_texts(stop), None if input is None else [input]
+        prefill, (stream,), state = self._streams([prompt], inputs, max_tokens, sampling, **settings)
+        (tokens,) = prefill.prompts
+        caches, cache_policy = settings.get("caches", Caches()), settings.get("cache_policy", FULL)
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
         calibrated = Caches(False, keeps).calibrated_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: calibrated
@@ -469,17 +461,10 @@ class LanguageModel:
         prompts: Sequence[str],
         max_tokens: int,
         sampling: Sampling,
-        caches: Caches = Caches(),
-        cache_policy: CachePolicies = FULL,
-        ignore_eos: bool = False,
         inputs: Sequence[str] | None = None,
         stop: Sequence[str] = (),
-        *,
-        constraint: Constraint | None = None,
-        logprobs: int | None = None,
-        draft: "LanguageModel | None" = None,
-        prompt_lookup: int = 0,
         copies: int = 1,
+        **settings: Unpack[ContinuationSettings],
     ) -> list[Completion]:
         """`copies` continuations of each prompt, generated as one batch; steps are taken until every row has ended.
 
@@ -493,19 +478,7 @@ class LanguageModel:
         if inputs is not None and len(inputs) != len(prompts):
             raise UserError(f"{len(inputs)} of them", field="input", accepted=f"one for each of {len(prompts)} prompts")
         prefill, streams, _ = self._streams(
-            prompts,
-            inputs,
-            max_tokens,
-            sampling,
-            caches,
-            cache_policy,
-            ignore_eos,
-            constraint,
-            logprobs,
-            draft,
-            prompt_lookup,
-            keep_state=False,
-            copies=copies,
+            prompts, inputs, max_tokens, sampling, keep_state=False, copies=copies, **settings
         )
         behind = [tokens for tokens in prefill.prompts for _ in range(copies)]
         rows = [
@@ -529,13 +502,14 @@ class LanguageModel:
         own_inputs: Sequence[str] | None,
         max_tokens: int,
         sampling: Sampling,
-        caches: Caches,
-        cache_policy: CachePolicies,
-        ignore_eos: bool,
-        constraint: Constraint | None,
-        logprobs: int | None,
-        draft: "LanguageModel | None",
-        prompt_lookup: int,
+        *,
+        caches: Caches = Caches(),
+        cache_policy: CachePolicies = FULL,
+        ignore_eos: bool = False,
+        constraint: Constraint | None = None,
+        logprobs: int | None = None,
+        draft: "LanguageModel | None" = None,
+        prompt_lookup: int = 0,
         keep_state: bool = True,
         copies: int = 1,
     ) -> tuple[PrefillInputs, list[Stream], DecoderState | None]:

@@ -31,7 +31,7 @@ SNAPSHOT = "snapshot."
 ROOM_FACTOR = 1.5
 """Smallest factor by which a state grows."""
 
-CONTEXTS = "contexts"
+POLICIES = "contexts"
 """Key of the file's metadata: the cache policy of each layer, as JSON."""
 
 
@@ -44,7 +44,7 @@ def save_state(
     """Write a state, with `notes` in the metadata and `more` tensors; a file is written atomically."""
     _check_file("target", target, "write")
     policies = json.dumps([layer.cache_policy.to_dict() for layer in state.layers])
-    tensors, notes = {**state.tensors(), **more}, {**notes, CONTEXTS: policies}
+    tensors, notes = {**state.tensors(), **more}, {**notes, POLICIES: policies}
     if isinstance(target, str | Path):
         write_tensors(target, tensors, notes, checksum=True)
     else:
@@ -174,16 +174,16 @@ def with_room(state: DecoderState, tokens: int) -> DecoderState:
 
 def _cache_policies(notes: Mapping[str, str], path: str) -> list[CachePolicy] | FullCache:
     """The cache policy of each layer of a saved state; older files have none, because everything was kept."""
-    text = notes.get(CONTEXTS)
+    text = notes.get(POLICIES)
     if text is None:
         return FULL
     try:
         entries = [dict(entry) for entry in json.loads(text)]
         return [CACHE_POLICIES[entry.pop("kind")](**entry) for entry in entries]
     except (TypeError, KeyError, RecursionError):
-        raise UserError(f"{path}: metadata {CONTEXTS}: not the cache policies of a state: {text}") from None
+        raise UserError(f"{path}: metadata {POLICIES}: not the cache policies of a state: {text}") from None
     except ValueError as error:
-        raise UserError(f"{path}: metadata {CONTEXTS}: {error}") from None
+        raise UserError(f"{path}: metadata {POLICIES}: {error}") from None
 
 
 @torch.inference_mode()

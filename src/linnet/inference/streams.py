@@ -202,11 +202,11 @@ class Stream(Iterator[Event]):
 class StreamBatch:
     """Streams that are read in one pass: row b of the reader's state is that of stream b.
 
-    reader: None for a prompt of one stream that has no state yet. allocated: the number of rows for which its state has
-    memory. The other fields are of prompts that are not read to their end. splits: whether it may be read in several
-    pieces. begun: whether a part of it has been read. planned: the state that it needs, on the device meta; None if it
-    is given. copies: so many streams in a row share a row of the state until the prompt is read. has_failed: a pass
-    has failed, so that the states are not those of the tokens.
+    reader: None for a prompt of one stream that has no state yet. allocated: the number of streams with which its state
+    was made or joined, for whose rows it has memory. has_failed: a pass has failed, so that the states are not those of
+    the tokens. The other fields are of prompts that are not read to their end. splits: whether it may be read in
+    several pieces. begun: whether a part of it has been read. planned: the state that it needs, on the device meta;
+    None if it is given. copies: so many streams in a row share a row of the state until the prompt is read.
     """
 
     streams: list[Stream]
@@ -397,8 +397,8 @@ def _choose_alike(streams: Sequence[Stream], logits_BV: Tensor, vocab_size: int,
         own_BV = logits_BV if logits_BV.shape[1] == vocab_size else logits_BV[:, :vocab_size]
         adjusted_BV = adjust(own_BV, settings, [stream.counts for stream in streams])
         tokens = choose_tokens(adjusted_BV, settings, uniform_B, permitted_BV)
-        wanted = any(stream.request.logprobs is not None for stream in streams)
-        log_BV = logits_BV.float().log_softmax(dim=-1)[:, :vocab_size] if wanted else None
+        has_logprobs = any(stream.request.logprobs is not None for stream in streams)
+        log_BV = logits_BV.float().log_softmax(dim=-1)[:, :vocab_size] if has_logprobs else None
     except Exception as error:
         if len(streams) == 1:
             streams[0].fail(error)

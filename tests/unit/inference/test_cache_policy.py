@@ -123,7 +123,7 @@ def test_the_figures_tell_the_bytes_that_are_really_held():
 
 def test_policies_are_refused_without_the_kv_cache():
     with pytest.raises(UserError, match="kv_cache: False: nothing is kept"):
-        speaker(TED).stream("Once", 4, GREEDY, Caches(kv=False), POLICY)
+        speaker(TED).stream("Once", 4, GREEDY, caches=Caches(kv=False), cache_policy=POLICY)
 
 
 def test_sizes_are_those_of_ted_layers_now_and_on_average():

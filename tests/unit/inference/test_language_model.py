@@ -368,9 +368,9 @@ def test_several_texts_behind_an_input_are_those_of_their_seeds(preset: str, cac
         alone = [
             model.completions([""], 5, Sampling(1.0, seed=2 + number), inputs=[text])[0].text for number in range(3)
         ]
-        found = model.completions([""], 5, Sampling(1.0, seed=2), caches, inputs=[text], copies=3)
+        found = model.completions([""], 5, Sampling(1.0, seed=2), caches=caches, inputs=[text], copies=3)
         assert [one.text for one in found] == alone
-    texts = model.completions(["", ""], 5, Sampling(1.0, seed=2), caches, inputs=["a", "abc"], copies=2)
+    texts = model.completions(["", ""], 5, Sampling(1.0, seed=2), caches=caches, inputs=["a", "abc"], copies=2)
     assert texts[0].text == model.completions([""], 5, Sampling(1.0, seed=2), inputs=["a"])[0].text
     assert texts[3].text == model.completions([""], 5, Sampling(1.0, seed=5), inputs=["abc"])[0].text
 
@@ -462,7 +462,7 @@ def test_texts_under_a_constraint():
     assert len("".join(stream)) == 2
     assert stream.finish_reason == "length"
     stream = model.stream(
-        "Once", 9, Sampling(), Caches(kv=False), constraint=constraint_of(regex="[xyz]{3}"), logprobs=1
+        "Once", 9, Sampling(), caches=Caches(kv=False), constraint=constraint_of(regex="[xyz]{3}"), logprobs=1
     )
     events = list(stream.events())
     assert len(events) == 3 and events[0].logprob is not None and stream.finish_reason == "stop"

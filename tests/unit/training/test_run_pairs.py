@@ -92,7 +92,7 @@ def test_generation_is_the_same_cached_batched_and_saved(run: Path, tmp_path: Pa
     texts = speaker.generate(["", "sun"], 12, temperature=0, ignore_eos=True, input=given)
     for text, own, prompt in zip(texts, given, ("", "sun"), strict=True):
         for caches in (Caches(), Caches(kv=False)):
-            pieces = speaker.stream(prompt, 12, Sampling(0), caches, ignore_eos=True, input=own)
+            pieces = speaker.stream(prompt, 12, Sampling(0), caches=caches, ignore_eos=True, input=own)
             assert "".join(pieces) == text
         session = linnet.Session(speaker, input=own)
         session.feed(prompt)

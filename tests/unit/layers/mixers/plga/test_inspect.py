@@ -55,7 +55,8 @@ def test_each_setting_generates_the_same_text_as_generate(found):
     settings = [(run.kv_cache, run.g_cache) for run in found.runs]
     assert settings == [(True, True), (True, False), (False, True), (False, False)]
     for run in found.runs:
-        (own,) = model.completions([PROMPT], TOKENS, Sampling(temperature=0.0), Caches(run.kv_cache, run.g_cache))
+        caches = Caches(run.kv_cache, run.g_cache)
+        (own,) = model.completions([PROMPT], TOKENS, Sampling(temperature=0.0), caches=caches)
         assert run.text == own.text
     assert found.prompt_tokens == 7
 

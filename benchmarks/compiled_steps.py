@@ -2,8 +2,9 @@
 
 Milliseconds of a step (a token of each row), behind 1,024 tokens where the state of the full cache grows and behind 32
 where its size is constant: the compiled step, the ordinary step, and a token of the engine with the compiled step. With
-`--before FOLDER`, a checkout of an earlier commit, also the ordinary step of that code, in a process of its own. All in
-turn, medians of the rounds. The gate compares logits of several tokens with those of the ordinary step.
+`--before FOLDER`, a checkout of an earlier commit, also the ordinary step of that code, in a process of its own, and
+that of this code in another one: where a process has its weights changes a time by up to 5 %. All in turn, medians of
+the rounds. The gate compares logits of several tokens with those of the ordinary step.
 
 `python benchmarks/compiled_steps.py [--minutes 15] [--sizes "1 M" "10 M"] [--kinds attention ted] ...`. Cells are
 measured in the order of sizes, precisions, kinds, rows; each is written to the record when it is measured, and those
@@ -90,11 +91,11 @@ class Cell:
         return self.size, self.precision, self.kind, str(self.rows)
 
 
-class Before:
-    """The ordinary step of another checkout, in a process of its own (`decode_worker.py`)."""
+class Apart:
+    """The ordinary step of a checkout, in a process of its own (`decode_worker.py`)."""
 
     def __init__(self, checkout: Path, spec: ModelSpec, cell: Cell, threads: int) -> None:
-        script = Path(__file__).with_name("decode_worker.py")
+        script, self._checkout = Path(__file__).with_name("decode_worker.py"), checkout
         self._process = subprocess.Popen(
             [sys.executable, str(script)],
             stdin=subprocess.PIPE,
@@ -116,7 +117,7 @@ class Before:
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
         if not answer:
-            raise SystemExit(f"--before: the process ended with {self._process.wait()}")
+            raise SystemExit(f"{self._checkout}: the process ended with {self._process.wait()}")
         return answer
 
     def close(self) -> None:
@@ -192,11 +193,11 @@ def measure(cell: Cell, decoder: Decoder, checkout: Path | None, rounds: int) ->
         "ordinary": timed(lambda own: ordinary_step(decoder, own)),
         "engine": engine_steps(decoder, state),
     }
-    before = None
+    apart: dict[str, Apart] = {}
     if checkout is not None and cell.cache_policy == FULL.label:
-        before = Before(checkout, decoder.spec, cell, torch.get_num_threads())
-    if before is not None:
-        contestants["before"] = before.seconds
+        for name, folder in (("before", checkout), ("apart", Path(__file__).parents[1])):
+            apart[name] = Apart(folder, decoder.spec, cell, torch.get_num_threads())
+            contestants[name] = apart[name].seconds
     steps = {name: max(3, min(MOST_STEPS, round(ROUND_S / run(3)))) for name, run in contestants.items()}
     for _ in range(2):  # the engine compares both forms before it takes the faster one
         contestants["engine"](20)
@@ -204,8 +205,8 @@ def measure(cell: Cell, decoder: Decoder, checkout: Path | None, rounds: int) ->
     for _ in range(rounds):
         for name, run in contestants.items():
             times_s[name].append(run(steps[name]))
-    if before is not None:
-        before.close()
+    for process in apart.values():
+        process.close()
     found = {f"{name}_ms": round(statistics.median(each) * 1e3, 4) for name, each in times_s.items()}
     return found | {"behind": min(state.positions), "error": error, "rounds": rounds}
 
@@ -223,6 +224,8 @@ def with_ratios(results: dict[str, Any]) -> dict[str, Any]:
                         "times_as_fast_as_ordinary": cell.get("ordinary_ms"),
                         "times_as_fast_as_before": cell.get("before_ms"),
                     }
+                    if cell.get("apart_ms"):
+                        cell["ordinary_times_as_fast_as_before"] = round(cell["before_ms"] / cell["apart_ms"], 3)
                     cell |= {name: round(other / ms, 3) for name, other in ratios.items() if other and ms}
                     if rows != "1" and one and "engine_ms" in cell:
                         cell["share_of_rows_times_one"] = round(cell["engine_ms"] / (int(rows) * one), 3)

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError, note
 from linnet.data.conversations import read_conversations
+from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
-from linnet.inference.streams import Request, Stream
+from linnet.inference.streams import Request
 from linnet.inference.text_events import TextEvents
 from linnet.present.progress import progress
 from linnet.present.result import Result
@@ -267,23 +268,14 @@ class _Writer:
         """The text behind each prompt up to a stop text; all prompts are continued together."""
         model, room = self.model, self.model.spec.context_length
         engine = Engine(model.decoder, vocab_size=model.tokenizer.vocab_size)
-        streams = list[tuple[Stream, TextEvents]]()
+        answers = list[Continuation]()
         for prompt, sampling in zip(prompts, samplings, strict=True):
             tokens = model.prompt_tokens(prompt)
             most = max(1, min(self.spec.max_tokens, room - len(tokens)))
             request = Request(tokens, most, sampling, model.tokenizer.end_ids, keep_state=False)
-            streams.append((engine.submit(request), TextEvents(model.tokenizer, tokens, stops)))
-        return [_text_of(stream, texts) for stream, texts in streams]
-
-
-def _text_of(stream: Stream, texts: TextEvents) -> str:
-    parts = list[str]()
-    for event in stream:
-        parts += (one.text for one in texts.push(event))
-        if texts.has_stopped:
-            stream.cancel()
-            break
-    return "".join([*parts, *(one.text for one in texts.finish())])
+            texts = TextEvents(model.tokenizer, tokens, stops)
+            answers.append(Continuation(engine.submit(request), texts, len(tokens), lambda _: 0))
+        return ["".join(answer) for answer in answers]
 
 
 def _words(text: str) -> list[str]:

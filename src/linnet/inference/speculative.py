@@ -18,7 +18,6 @@ Legend: `T` tokens of a pass, `V` vocabulary.
 """
 
 import copy
-import statistics
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -314,15 +313,16 @@ class SpeculativeReader:
     """Gives the logits of one stream token by token, with guesses where they gain time.
 
     state: has read the text but for its last token. Between two calls its position is true, but its tensors may be
-    those behind later guesses (`settle`). ordinary: the step without guesses, from a token `[1, 1]` to logits `[1, V]`;
-    it advances the state. text: the tokens so far, without the one that is read next; it is extended. end: number of
-    tokens of the whole text. proposers: the first with a guess is taken. most: the most guesses of a pass. adapts:
-    pause where guesses lose time, and choose their number. reader: whose steps `ordinary` takes, if there is one.
+    those behind later guesses (`settle`). ordinary: the step without guesses, from the token as a list to logits
+    `[1, V]`, which the next one may overwrite; it advances the state. text: the tokens so far, without the one that is
+    read next; it is extended. end: number of tokens of the whole text. proposers: the first with a guess is taken.
+    most: the most guesses of a pass. adapts: pause where guesses lose time, and choose their number. reader: whose
+    steps `ordinary` takes, if there is one.
     """
 
     decoder: Decoder
     state: DecoderState
-    ordinary: Callable[[Tensor], Tensor]
+    ordinary: Callable[[Sequence[int]], Tensor]
     proposers: Sequence[Proposer]
     text: list[int]
     end: int
@@ -337,13 +337,12 @@ class SpeculativeReader:
     _pace: "_Pace" = field(init=False)
 
     def __post_init__(self) -> None:
+        self._device = self.decoder.device
         self._stream = Rewindable(self.decoder, self.state, self._pass)
         self._pace = _Pace(self.figures, self.most, _PASSES.setdefault(self.decoder, PassTimes()))
 
-    @torch.inference_mode()
-    def logits(self, token_11: Tensor) -> Tensor:
+    def logits(self, token: int) -> Tensor:
         """Logits `[1, V]` of one token."""
-        token = int(token_11)
         self.text.append(token)
         if self._right < len(self._guesses) and self._guesses[self._right] == token:
             self._right += 1
@@ -351,13 +350,18 @@ class SpeculativeReader:
             self.figures.tokens += 1
             self.state.positions = (self._begin + self._right,)
             return self._logits_TV[[self._right]]
-        start_s, again = time.perf_counter(), self._go_back()
+        start_s, again = time.perf_counter(), self._go_back() if self._guesses else []
         guesses = self._propose(len(again)) if self._guesses_now else []
-        if not guesses and not again:
-            ordinary_s = time.perf_counter()
-            logits_1V = self.ordinary(token_11)
-            self._pace.took(self._now() - ordinary_s, ordinary_s - start_s)
-            return logits_1V
+        if guesses or again:
+            return self._logits_by_a_pass(token, guesses, again, start_s)
+        ordinary_s = time.perf_counter()
+        logits_1V = self.ordinary([token])
+        self._pace.took(self._now() - ordinary_s, ordinary_s - start_s)
+        return logits_1V
+
+    @torch.inference_mode()
+    def _logits_by_a_pass(self, token: int, guesses: list[int], again: list[int], start_s: float) -> Tensor:
+        """The same, by a pass over tokens that are read again, this token, and guesses; it began at `start_s`."""
         if len(again) > MAX_REREAD:
             self._stream.read(again)
             again = []
@@ -380,7 +384,7 @@ class SpeculativeReader:
     @torch.inference_mode()
     def settle(self) -> None:
         """Bring the state to the end of the text: what it has read beyond is forgotten."""
-        if again := self._go_back():
+        if self._guesses and (again := self._go_back()):
             self._stream.read(again)
 
     @property
@@ -390,15 +394,15 @@ class SpeculativeReader:
             return True
         return self._pace.tries and not (self.reader is not None and self.reader.is_comparing)
 
+    @torch.inference_mode()
     def _go_back(self) -> list[int]:
         """Forget the guesses that were not right; the tokens that the state has lost with them."""
-        if not self._guesses:
-            return []
         self._pace.ended(self._right)
         self.state.positions = (self._begin + len(self._guesses),)
         ahead, self._guesses = len(self._guesses) - self._right, []
         return self._stream.rewind(len(self._stream.tokens) - ahead)
 
+    @torch.inference_mode()
     def _propose(self, again: int) -> list[int]:
         """Guesses for which there is room behind `again` tokens and the last one, and which the text may still have."""
         room = self.state.capacity - self.state.position - again - 1
@@ -412,7 +416,7 @@ class SpeculativeReader:
 
     def _now(self) -> float:
         """The time after everything that the device has been given."""
-        synchronize(self.decoder.device)
+        synchronize(self._device)
         return time.perf_counter()
 
 
@@ -428,11 +432,11 @@ class PassTimes:
     retry_s: float = 0.0
     _has_begun: bool = field(default=False, init=False)
 
-    def add(self, seconds: float) -> None:
-        """Add a pass; the first one also makes what later ones use."""
+    def add(self, seconds: float, spent_s: float) -> None:
+        """Add a pass, which took `spent_s` with its guesses; the first one also makes what later ones use."""
         if self._has_begun:
             self.seconds.append(seconds)
-            self.retry_s = PAUSE_FACTOR * seconds
+            self.retry_s = PAUSE_FACTOR * spent_s
         self._has_begun = True
 
     def can_gain(self, tokens: int, step_s: float) -> bool:
@@ -484,12 +488,12 @@ class _Pace:
         self._balance_s -= lost_s
         self._passes += self._passes % PROBED_PASSES == PROBED_PASSES - 1
         self.figures.seconds += lost_s
-        self.figures.ordinary_s = statistics.median(self._steps_s)
+        self.figures.ordinary_s = sorted(self._steps_s)[(len(self._steps_s) - 1) // 2]
 
     def read(self, guesses: int, seconds: float, pass_s: float) -> None:
         """A pass over so many guesses took `pass_s`, with all that belongs to it `seconds`."""
         self._pass = guesses, seconds
-        self.times.add(pass_s)
+        self.times.add(pass_s, seconds)
         self._passes += 1
         self.figures.seconds += seconds
 
@@ -526,7 +530,7 @@ class Speculation:
             own = self._reader = SpeculativeReader(
                 reader.decoder,
                 reader.state,
-                reader.logits,
+                reader.logits_behind,
                 self.proposers,
                 list(tokens[:-1]),
                 end,
@@ -535,7 +539,7 @@ class Speculation:
                 self.figures,
                 reader,
             )
-        return own.logits(torch.tensor([tokens[-1:]], device=reader.decoder.device))
+        return own.logits(tokens[-1])
 
     def settle(self) -> None:
         """Bring the state to the end of the text, before anything but `logits` reads or advances it."""

@@ -211,7 +211,7 @@ class StepBuffers:
             self.positions_B.zero_()
             self.fused = recorder(self._advancing(lambda: step.logits(inputs, values)), self._any_graph)
         except Exception as error:  # what a capture, Inductor and Triton raise
-            note(f"the step compiled for the GPU is not recorded: {(str(error).splitlines() or [''])[0]}")
+            note(f"the step compiled for the GPU is not recorded: {first_line(error)}")
             self.is_refused = True
 
     def update_values(self) -> None:
@@ -225,12 +225,14 @@ class StepBuffers:
         before, results = inputs.copied(), list[StepResult]()
         assert self.fused is not None and self.fusion is not None
         for graph in (self.graphs[places], self.fused):
-            graph.replay()
-            states = (tensor.clone() for tensor in inputs.states)
-            results.append((graph.out.clone(), dict(zip(names, states, strict=True))))
-            self.positions_B.copy_(before.positions_B)
-            for place, tensor in zip(inputs.states, before.states, strict=True):
-                place.copy_(tensor)
+            try:
+                graph.replay()
+                states = (tensor.clone() for tensor in inputs.states)
+                results.append((graph.out.clone(), dict(zip(names, states, strict=True))))
+            finally:  # also without memory for the copies: the streams go on from here
+                self.positions_B.copy_(before.positions_B)
+                for place, tensor in zip(inputs.states, before.states, strict=True):
+                    place.copy_(tensor)
         expected, found = results
         if not expected[0].isfinite().all():
             return  # of a model that is broken; other streams may be compared
@@ -446,7 +448,8 @@ class GraphSteps:
             with _LOCK, on_device(self.decoder.device), torch.inference_mode(False), torch.no_grad():  # as in `release`
                 return self._enter(pool)
         except (RuntimeError, ValueError) as error:  # memory, or an operation that a graph cannot hold
-            self._wait(pool, RESERVED_TOKENS)
+            with _LOCK:
+                self._wait(pool, RESERVED_TOKENS)
             if not is_out_of_memory(error):
                 pool.problem = first_line(error)
                 note(f"decoding steps are not recorded as graphs: {pool.problem}")

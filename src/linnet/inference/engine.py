@@ -228,10 +228,13 @@ class Engine:
             batch.remove_ended()
         except Exception as error:
             batch.fail(error)
-            batch.streams = []
-        if not batch.streams:
-            with self._lock:
-                self._batches = [one for one in self._batches if one is not batch]
+            batch.remove_all()
+            if not is_out_of_memory(error):
+                raise
+        finally:
+            if not batch.streams:
+                with self._lock:
+                    self._batches = [one for one in self._batches if one is not batch]
 
     def _next_prompt(self, spent: int) -> StreamBatch | None:
         """What is read next in this step, in which `spent` tokens of prompts have been read; None for nothing.
@@ -397,8 +400,9 @@ class Engine:
         for first, *rest in groups:
             if not rest:
                 continue
-            needed = first.state.absorb_nbytes(*(batch.state for batch in rest))
-            if needed > available_bytes(self.decoder.device):
+            device = self.decoder.device
+            needed = first.state.absorb_nbytes(*(batch.state for batch in rest), frees=device.type == "cpu")
+            if needed > available_bytes(device):
                 continue
             with self._lock:
                 self._batches = [batch for batch in self._batches if batch not in rest]

@@ -448,7 +448,7 @@ class LanguageModel:
         prompt: a text, or the tokens that `prompt_tokens` made of it.
         """
         stops, inputs = stop_texts(stop), None if input is None else [input]
-        prefill, (stream,), state = self._streams([prompt], inputs, max_tokens, sampling, **settings)
+        prefill, (stream,), state = self._streams([prompt], inputs, max_tokens, sampling, True, 1, **settings)
         (tokens,) = prefill.prompts
         caches, cache_policy = settings.get("caches", Caches()), settings.get("cache_policy", FULL)
         keeps = caches.calibration and cache_policy not in (RecalibratingCache(), RecalibratingCache.name)
@@ -477,9 +477,7 @@ class LanguageModel:
             return []
         if inputs is not None and len(inputs) != len(prompts):
             raise UserError(f"{len(inputs)} of them", field="input", accepted=f"one for each of {len(prompts)} prompts")
-        prefill, streams, _ = self._streams(
-            prompts, inputs, max_tokens, sampling, keep_state=False, copies=copies, **settings
-        )
+        prefill, streams, _ = self._streams(prompts, inputs, max_tokens, sampling, False, copies, **settings)
         behind = [tokens for tokens in prefill.prompts for _ in range(copies)]
         rows = [
             (
@@ -502,6 +500,8 @@ class LanguageModel:
         own_inputs: Sequence[str] | None,
         max_tokens: int,
         sampling: Sampling,
+        keep_state: bool,
+        copies: int,
         *,
         caches: Caches = Caches(),
         cache_policy: CachePolicies = FULL,
@@ -510,8 +510,6 @@ class LanguageModel:
         logprobs: int | None = None,
         draft: "LanguageModel | None" = None,
         prompt_lookup: int = 0,
-        keep_state: bool = True,
-        copies: int = 1,
     ) -> tuple[PrefillInputs, list[Stream], DecoderState | None]:
         """What is read, `copies` streams for each prompt, and the state that reads them; None without the KV-cache."""
         check_whole("max_tokens", max_tokens, 1)

@@ -202,8 +202,8 @@ class Session:
     def read(self) -> None:
         """Read what was fed now, but for the last token, so that a fork or a saved stream need not read it.
 
-        What the prefix store has is not read, and snapshots are stored there. The first text is left unread if the
-        model reads an input before it, or calibrates on all of it.
+        What the prefix store has of a first text is not read, and snapshots are stored there. The first text is left
+        unread if the model reads an input before it, or calibrates on all of it.
         """
         self._end()
         tokens, mixers = self._pending[:-1], self.model.decoder.mixers
@@ -335,7 +335,8 @@ class Session:
             self._state = self._state if self._read else None
         else:
             self._state = stream.state if stream.error is None else None
-        if self._state is None and not stream.request.read_tokens and len(self._tokens) == len(stream.request.prompt):
+        is_first = not stream.request.read_tokens and stream.request.first_chunk is None
+        if is_first and self._state is None and len(self._tokens) == len(stream.request.prompt):
             self._first_chunk = None  # nothing was read, or it will be read again
         if self._state is not None and self._state.position:
             for token in stream.pending[len(self._tokens) - self._state.position :]:  # a stop id, which is no event
@@ -512,8 +513,7 @@ class Session:
 
     def _begin(self, request: Request, stop: Sequence[str], has_draft: bool) -> None:
         """Begin a continuation that an engine accepts; `UserError` for one of other tokens than there are now."""
-        read = 0 if request.state is None else request.state.position
-        if [*request.read_tokens, *request.prompt] != self._tokens or read != len(request.read_tokens):
+        if [*request.read_tokens, *request.prompt] != self._tokens or self._read != len(request.read_tokens):
             raise UserError("the session has changed since this request was made; make another one", field="request")
         length, sampling = len(self._tokens), request.sampling
         self._state, self.seed, self._drawn = request.state, sampling.seed, sampling.drawn
@@ -589,7 +589,7 @@ class Session:
         self._read_tokens(tokens)
 
     def _read_tokens(self, tokens: list[int]) -> None:
-        """Read the next tokens, with what the prefix store has of them, and have their states stored there.
+        """Read the next tokens in pieces, with what the prefix store has of a beginning, and store their states there.
 
         After an error there is no state, and all is read again.
         """
@@ -605,13 +605,10 @@ class Session:
             read_tokens=self._tokens[: self._read],
             first_chunk=self._first_chunk,
         )
-        stream = self._submit(request)
-        try:
-            self._state, self._cache_policy = None, policies
-            list(stream)  # the token that follows is not part of the stream
-            self._state = stream.state
-        finally:
-            self._stream = None
+        stream = Engine(self.model.decoder, prefixes=self.prefixes).submit(request)
+        self._state, self._cache_policy = None, policies
+        list(stream)  # the token that follows is not part of the stream
+        self._state = stream.state
 
     def _return_state(self) -> None:
         """Make the state that of the tokens there are now, without the last, or drop it so that they are read again."""

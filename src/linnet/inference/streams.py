@@ -319,6 +319,13 @@ class StreamBatch:
             self.reader = replace(self.reader, state=state)
             self.place()
 
+    def remove_all(self) -> None:
+        """Forget all streams, which have ended; those that are to keep their states keep that of the batch."""
+        for stream in self.streams:
+            if not stream.request.keep_state:
+                stream.rows = None
+        self.streams = []
+
     def can_join(self, other: "StreamBatch") -> bool:
         """True if both can be one batch: the same cache policies and precision, and both calibrated or neither."""
         assert self.reader is not None and other.reader is not None

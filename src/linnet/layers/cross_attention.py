@@ -22,7 +22,7 @@ from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, Traits
 from linnet.layers.rotary import check_heads
-from linnet.layers.state import Contents, State
+from linnet.layers.state import Contents, State, joined_rows
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import full_attention, full_attention_reference
@@ -103,14 +103,8 @@ class MemoryState(State):
 
     def join(self, others: Sequence[Self]) -> Self:
         """See `State`; shorter inputs are padded at the end."""
-        together = [self, *others]
-        longest = max(state.real.shape[1] for state in together)
-        joined = {}
-        for name in self.tensors():
-            tensors = [state.tensors()[name] for state in together]
-            padded = [F.pad(x_BS, (0, 0) * (x_BS.dim() - 2) + (0, longest - x_BS.shape[1])) for x_BS in tensors]
-            joined[name] = torch.cat(padded)
-        return replace(self, **joined)
+        fields = {name: [state.tensors()[name] for state in (self, *others)] for name in self.tensors()}
+        return replace(self, **{name: joined_rows(tensors, 1) for name, tensors in fields.items()})
 
     def reserve(self, tokens: int) -> None:
         """At least two places: a graph with any number of them supports no single one."""

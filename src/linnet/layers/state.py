@@ -112,13 +112,8 @@ class State:
         ]
         if any(other != settings[0] for other in settings):
             raise ValueError("states with different cache policies cannot join")
-        joined = {}
-        for name in self.tensors():
-            tensors = [state.tensors()[name] for state in together]
-            dim = self.room.get(name)
-            places = 0 if dim is None else max(tensor.shape[dim] for tensor in tensors)
-            joined[name] = torch.cat([_padded(tensor, dim, places) for tensor in tensors])
-        return replace(self, **joined)
+        fields = {name: [state.tensors()[name] for state in together] for name in self.tensors()}
+        return replace(self, **{name: joined_rows(tensors, self.room.get(name)) for name, tensors in fields.items()})
 
     def join_nbytes(self, others: Sequence[Self]) -> int:
         """Bytes of the result of `join`."""
@@ -219,6 +214,22 @@ class CachePolicyState(State, ABC):
     @abstractmethod
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
         """Bytes that each row holds, without unused capacity, averaged in the same way, float64 `[B]`."""
+
+
+def joined_rows(tensors: Sequence[Tensor], dim: int | None) -> Tensor:
+    """The rows of all tensors in a new one, with the largest number of places in dimension `dim`; new places are zero.
+
+    dim None: they have the same shape but for the number of rows.
+    """
+    if dim is None or len({tensor.shape[dim] for tensor in tensors}) == 1:
+        return torch.cat(list(tensors))
+    shape = list(tensors[0].shape)
+    shape[0], shape[dim] = sum(map(len, tensors)), max(tensor.shape[dim] for tensor in tensors)
+    joined, begin = tensors[0].new_zeros(shape), 0
+    for tensor in tensors:
+        joined[begin : begin + len(tensor)].narrow(dim, 0, tensor.shape[dim]).copy_(tensor)
+        begin += len(tensor)
+    return joined
 
 
 def _padded(tensor: Tensor, dim: int | None, places: int) -> Tensor:

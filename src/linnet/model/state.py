@@ -135,13 +135,16 @@ class DecoderState:
         first, *rest = (replace(state) for state in (self, *others))
         return first.absorb(*rest)
 
-    def absorb_nbytes(self, *others: "DecoderState") -> int:
-        """Bytes that `absorb` allocates at most beside those of the states themselves."""
+    def absorb_nbytes(self, *others: "DecoderState", frees: bool = True) -> int:
+        """Bytes that `absorb` allocates at most beside those of the states themselves.
+
+        frees: the memory of a state is free when the state is; it is not where recorded steps keep it as their buffers.
+        """
         most = grown = 0
         for first, *rest in zip(self.sublayers, *(state.sublayers for state in others), strict=True):
             joined = first.join_nbytes(rest)
-            most = max(most, grown + joined)
-            grown += joined - sum(state.nbytes for state in (first, *rest))
+            most = max(most, grown + 2 * joined)  # a layer may make copies first, which have as many places
+            grown += joined - frees * sum(state.nbytes for state in (first, *rest))
         return most
 
     def absorb(self, *others: "DecoderState") -> "DecoderState":

@@ -299,6 +299,29 @@ def test_values_never_share_the_memory_of_weights():
 
 @torch.inference_mode()
 @pytest.mark.usefixtures("fusing")
+def test_a_comparison_without_memory_leaves_the_streams_where_they_were(monkeypatch: pytest.MonkeyPatch):
+    """Recurrent states, which the replayed step has advanced, go back before anything else reads them."""
+    replays = list[int]()
+
+    def record(function: Callable[[], Tensor], beside: RecordedGraph | None) -> RecordedGraph:
+        made = rerun(function, beside)
+
+        def replay() -> None:
+            made.replay()
+            replays.append(len(made.out))
+            if len(replays) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return made if beside is None else RecordedGraph(replay, made.out)
+
+    build_without_inductor(monkeypatch)
+    monkeypatch.setitem(cuda_graphs.RECORDERS, "cpu", record)
+    check_fused_steps(small_decoder(HYBRID[1]).float(), [[1, 2, 3]], 12)
+    assert len(replays) > 2
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("fusing")
 @pytest.mark.parametrize("fault", ["wrong", "refused", "not readable", "not recorded", "no memory"])
 def test_without_a_compiled_step_the_recorded_one_goes_on(
     fault: str, told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections import deque
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -229,6 +230,20 @@ def test_without_memory_for_the_state_of_a_stream_that_ends(kept: str, monkeypat
             with pytest.raises(MemoryError):
                 tokens(stream)
     assert engine.running == 0 and not engine.step()
+
+
+def test_a_fault_behind_a_step_ends_the_streams_and_is_raised(monkeypatch: pytest.MonkeyPatch):
+    decoder = small_decoder()
+    engine = Engine(decoder)
+    streams = [engine.submit(request) for request in (replace(REQUESTS[0], max_tokens=2), REQUESTS[1])]
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(DecoderState, "select", Mock(side_effect=AssertionError("a fault")))
+        with pytest.raises(AssertionError, match="a fault"):
+            engine.step()
+    assert engine.running == 0 and not engine.step()
+    assert [stream.finish_reason for stream in streams] == ["length", "error"]
+    assert tokens(engine.submit(REQUESTS[0])) == alone(decoder, REQUESTS[0])
 
 
 def test_a_stream_with_guesses_leaves_its_state_when_it_joins_a_batch():

@@ -351,13 +351,30 @@ def test_a_wrong_argument_is_named_in_one_line_and_leaves_the_session(call: Call
 
 def test_a_request_whose_tokens_have_been_read_since_is_refused():
     session = fed(speaker())
-    session.generate(20, **GREEDY)
-    session.rewind(12)
-    session.feed(" upon a")
-    request, engine = session.request(5, **GREEDY), Engine(session.model.decoder)
-    session.read()
-    with pytest.raises(UserError, match=r"^request: the session has changed"):
-        engine.submit(request)
+    engine = Engine(session.model.decoder)
+    for count in (20, 500):  # with room, and with a copy of the state that has more
+        session.generate(20, **GREEDY)
+        session.rewind(12)
+        session.feed(" upon a")
+        request = session.request(count, **GREEDY)
+        session.read()
+        with pytest.raises(UserError, match=r"^request: the session has changed"):
+            engine.submit(request)
+
+
+def test_a_long_text_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch):
+    session, read, hidden = fed(speaker(), "Once upon a time. " * 40), [], Decoder.hidden
+
+    def spied(self: Decoder, tokens_BT: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        read.append(tokens_BT.shape[1])
+        return hidden(self, tokens_BT, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "hidden", spied)
+        session.read()
+    assert sum(read) == session.tokens - 1 and max(read) <= 256
+    expected = fed(session.model, "Once upon a time. " * 40).generate(9, **GREEDY)
+    assert session.generate(9, **GREEDY) == expected
 
 
 def test_a_state_with_room_needs_no_memory(monkeypatch: pytest.MonkeyPatch):

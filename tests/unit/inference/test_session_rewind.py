@@ -220,10 +220,12 @@ def test_layers_calibrate_on_the_first_text_alone_when_it_is_read_again(monkeypa
     def failing(*given: object, **named: object) -> torch.Tensor:
         raise RuntimeError("no memory")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(session.model.decoder, "hidden", failing)
-        with pytest.raises(RuntimeError, match="no memory"):
-            session.generate(1, **GREEDY)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(session.model.decoder, "hidden", failing)
+            with pytest.raises(RuntimeError, match="no memory"):
+                session.generate(1, **GREEDY)
+    session.events(3)  # not pulled
     assert session.nbytes == 0
     assert session.generate(12, **GREEDY) == expected.generate(12, **GREEDY)
 

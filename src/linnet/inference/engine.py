@@ -15,7 +15,8 @@ Legend: `B` batch (rows), `T` tokens of the longest prompt or of a chunk, `V` vo
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -158,6 +159,15 @@ class Engine:
                 self._remove_cancelled()
             finally:
                 self._stepping.release()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within the block no thread takes a step or frees a row: states and prefix store are only the caller's.
+
+        Streams that are cancelled there are removed by the next step.
+        """
+        with self._stepping:
+            yield
 
     def step(self) -> bool:
         """Decode one token of every running stream, then read a piece of the waiting prompts.
@@ -445,7 +455,7 @@ class Engine:
         (stream,) = prompt.streams
         request, state = stream.request, prompt.planned or stream.request.state
         assert state is not None
-        if len(request.read_tokens) != state.position:
+        if len(request.read_tokens) != state.position or not request.is_stored:
             return
         stream.stored = StoredStream(self.prefixes, self._prefix_key(prompt), stream.tokens, state.is_croppable)
         capacity = len(request.prompt) + request.max_tokens

@@ -99,7 +99,8 @@ class Session:
         snapshots. `seed` is the seed whose random numbers were used last; None before the first. `finish_reason` is why
         the last continuation ended: "stop" at an end token, a stop text or the end of a grammar, "length" after
         `max_tokens` tokens, "cancelled" where its iterator was closed, "error" where it failed or Ctrl-C ended a step;
-        None before the first, and while one goes on.
+        None before the first, and while one goes on. `is_stored`: whether an engine may add its states to a prefix
+        store that it shares with others; set it to False for a state of unknown origin.
         """
         check_kind("model", model, LanguageModel, "a model, as linnet.load reads it")
         if prefixes is not None:
@@ -122,6 +123,7 @@ class Session:
         self._drawn = 0
         self._counts = TokenCounts(set(self._tokens))
         self._draft: KeptDraft | None = None
+        self.is_stored = True
         self._engine: Engine | None = None
         self._stream: Stream | None = None  # that of `events` or `stream`, while it goes on
         probe = cache_policy_state(model.decoder, 1, 2, cache_policy, device=torch.device("meta"))
@@ -150,6 +152,15 @@ class Session:
     def nbytes(self) -> int:
         """Bytes of the decode state, as allocated."""
         return 0 if self._state is None else self._state.nbytes
+
+    @property
+    def needed_nbytes(self) -> int:
+        """Bytes of a decode state with room for all tokens and one more."""
+        tokens, state = len(self._tokens) + 1, self._state
+        if state is not None and state.capacity >= tokens:
+            return state.nbytes
+        device = torch.device("meta")
+        return cache_policy_state(self.model.decoder, 1, tokens, self._policies(1), device=device).nbytes
 
     @property
     def has_stopped(self) -> bool:
@@ -339,8 +350,9 @@ class Session:
         if is_first and self._state is None and len(self._tokens) == len(stream.request.prompt):
             self._first_chunk = None  # nothing was read, or it will be read again
         if self._state is not None and self._state.position:
-            for token in stream.pending[len(self._tokens) - self._state.position :]:  # a stop id, which is no event
-                self._append(token)
+            if stream.met_stop_id:  # which is no event
+                self._append(stream.pending[-1])
+            self._return_state()  # a stream that was cancelled within a step has read its last token
         if stream.error is None:
             self._draft = KeptDraft.of(stream.request.speculation, self._tokens) or self._draft
         events += self._texts.finish()
@@ -504,6 +516,7 @@ class Session:
             first_chunk=self._first_chunk,
             grammar=grammar,
             logprobs=logprobs,
+            is_stored=self.is_stored,
             on_accepted=partial(self._begin, stop=stop, has_draft=draft is not None),
         )
         check_request(self.model.decoder, request, tokenizer.vocab_size)
@@ -624,7 +637,7 @@ class Session:
             if self.prefixes is not None:
                 found = self.prefixes.longest(self._tokens[:-1], self._key(state))
             if self.prefixes is None or length - found > self.prefixes.snapshot_tokens + 1:
-                note(f"rewind: {length - found} tokens are read again, as there is no later snapshot")
+                note(f"{length - found} tokens of a session are read again, as there is no later snapshot")
             self._state, self._is_dropped = None, True
 
     def _calibrated_tokens(self) -> int:

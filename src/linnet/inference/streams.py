@@ -39,8 +39,9 @@ class Request:
     keep_state: whether `Stream.state` is kept when the stream has ended. hands_over_state: the engine may advance
     `state` itself, so that nothing is copied. read_tokens: those that `state` has read, without which a prefix store
     cannot store the stream. first_chunk: the number of first tokens of the stream that layers calibrate on (None: the
-    whole prompt). speculation: guesses of its tokens, while it has no companions. on_accepted: is called with the
-    request when an engine has accepted it, before anything else happens to it; what it raises refuses the request.
+    whole prompt). is_stored: whether its states may be added to the engine's prefix store. speculation: guesses of its
+    tokens, while it has no companions. on_accepted: is called with the request when an engine has accepted it, before
+    anything else happens to it; what it raises refuses the request.
 
     Log-probabilities are those of the model, as in vLLM: of the logits of its whole vocabulary, before bias, penalties,
     temperature and grammar.
@@ -60,6 +61,7 @@ class Request:
     hands_over_state: bool = False
     read_tokens: Sequence[int] = ()
     first_chunk: int | None = None
+    is_stored: bool = True
     speculation: Speculation | None = None
     on_accepted: Callable[["Request"], None] | None = None
 

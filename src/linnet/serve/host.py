@@ -111,6 +111,7 @@ class Host:
         self.special_model = model.parsing_special()  # made once: its tokenizer is built when it is first used
         self.last_used_s = monotonic()
         self.weights_bytes = weights_nbytes(model.decoder)
+        self.sessions = 0  # that clients hold
         self._hosted: list[HostedStream] = []
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
@@ -133,8 +134,19 @@ class Host:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing runs, waits, or is called."""
-        return not self._hosted and not self._calls
+        """True if nothing runs, waits, or is called, and no client holds a session."""
+        return not self._hosted and not self._calls and not self.sessions
+
+    def has(self, request: Request) -> bool:
+        """True if the stream of a request runs or waits."""
+        return any(hosted.request is request for hosted in list(self._hosted))
+
+    def cancel(self, requests: Sequence[Request]) -> int:
+        """End the streams of these requests that run or wait; their number."""
+        found = [hosted for hosted in list(self._hosted) if any(hosted.request is one for one in requests)]
+        for hosted in found:
+            hosted.cancel()
+        return len(found)
 
     def submit(self, *requests: Request) -> list[HostedStream]:
         """Begin streams, all or none; `OverloadedError` if the queue has no room for them now, `UserError` if never."""
@@ -184,8 +196,9 @@ class Host:
                 self._calls.clear()
                 if self._is_closing:
                     break
-            for function, future in calls:
-                _run(function, future)
+            with self.engine.paused():  # a client that goes away has its rows freed by the event loop
+                for function, future in calls:
+                    _run(function, future)
             self._begin(hosted for hosted in streams if hosted.stream is None)
             try:
                 self.engine.step()
@@ -283,7 +296,7 @@ class Hosts:
         self.cache_policies = default_cache_policies(self.sources, limits.cache_policy)
         self.limits = limits
         self.loaded: dict[str, Host] = {}
-        self._locks = {name: asyncio.Lock() for name in sources}
+        self._loads: dict[str, asyncio.Task[Host]] = {}
         self._loading = asyncio.Lock()
         self.is_closing = False
 
@@ -298,17 +311,29 @@ class Hosts:
             raise UserError(
                 f"unknown; {did_you_mean(name, self.sources, f'expected {listed}')}", field="model", value=name
             )
-        async with self._locks[name]:
-            if self.is_closing:
-                raise OverloadedError("the server ends", closing=True)
-            host = self.loaded.get(name)
-            if host is None:
-                async with self._loading:
-                    host = self.loaded[name] = await self._load(name)
-            host.last_used_s = monotonic()
-            return host
+        if self.is_closing:
+            raise OverloadedError("the server ends", closing=True)
+        host = self.loaded.get(name)
+        if host is None:
+            if name not in self._loads:
+                self._loads[name] = asyncio.create_task(self._load(name))
+                self._loads[name].add_done_callback(lambda task: self._loaded(name, task))
+            host = await asyncio.shield(self._loads[name])  # which goes on for others, or the next request
+        host.last_used_s = monotonic()
+        return host
+
+    def _loaded(self, name: str, task: "asyncio.Task[Host]") -> None:
+        """Forget a load that has ended; an error of it has been told to who waited."""
+        del self._loads[name]
+        if not task.cancelled():
+            task.exception()
 
     async def _load(self, name: str) -> Host:
+        async with self._loading:
+            host = self.loaded[name] = await self._read(name)
+        return host
+
+    async def _read(self, name: str) -> Host:
         folder, limits = self.sources[name], self.limits
         needed = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         await self._make_room(needed)
@@ -326,7 +351,8 @@ class Hosts:
             if not idle:
                 if not self.loaded:
                     return  # the only model is larger than the limit, and is loaded all the same
-                raise OverloadedError("no memory for a further model while the others are in use; try again", 5)
+                problem = "no memory for a further model while the others are in use, or sessions of them are held"
+                raise OverloadedError(f"{problem}; try again", 5)
             oldest = min(idle, key=lambda host: host.last_used_s)
             del self.loaded[oldest.name]
             await asyncio.to_thread(oldest.close)
@@ -336,6 +362,7 @@ class Hosts:
     async def close(self) -> None:
         """End the threads of all models."""
         self.is_closing = True
+        await asyncio.gather(*self._loads.values(), return_exceptions=True)
         for host in self.loaded.values():
             await asyncio.to_thread(host.close)
         self.loaded.clear()

@@ -5,6 +5,7 @@ sessions of a server have a bound in bytes. A file of a saved session is written
 killed loses none that was saved before.
 """
 
+import asyncio
 import hashlib
 import re
 from dataclasses import dataclass, field
@@ -12,15 +13,15 @@ from functools import partial
 from io import BytesIO
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
-from weakref import WeakSet
 
 from starlette.responses import Response
 
 from linnet.core.errors import UserError
 from linnet.inference.cache_policy import chooses, observe
 from linnet.inference.constrained import Grammar, constraint_of
+from linnet.inference.prefix_store import PrefixStore
 from linnet.inference.session import Session
 from linnet.inference.streams import Request, Stream
 from linnet.serve.answers import Answer, Piece
@@ -45,12 +46,12 @@ MAX_SESSIONS = 10_000
 
 @dataclass
 class HeldSession:
-    """A session that a server holds for a client. streams: those that continue it and have made text."""
+    """A session that a server holds for a client. requests: of streams that continue it, ended ones among them."""
 
     session: Session
     owner: str
     host: Host
-    streams: "WeakSet[Stream]" = field(default_factory=WeakSet)
+    requests: list[Request] = field(default_factory=list)
 
     def describe(self, session_id: str, layers: bool = False) -> dict[str, Any]:
         """What the client is told; layers: also what each layer holds."""
@@ -86,11 +87,25 @@ class Sessions:
         """Keep a session, and return its id; `ApiError` if the states would take more than the server allows."""
         needed = self.nbytes + session.nbytes
         if needed > self.max_bytes or len(self._held) >= MAX_SESSIONS:
-            problem = f"the sessions would take {needed:,} bytes, of {self.max_bytes:,} (--max-state); delete some"
-            raise ApiError(429, problem, code="too_many_states")
+            raise self._too_many(needed)
         session_id = f"session-{uuid4().hex}"
         self._held[session_id] = HeldSession(session, owner, host)
+        host.sessions += 1
         return session_id
+
+    def feed(self, session: Session, text: str) -> None:
+        """Add a text to a session that is held, and read it now; `ApiError`, and nothing changes, as of `put`."""
+        before = session.tokens
+        session.feed(text)
+        needed = self.nbytes - session.nbytes + session.needed_nbytes
+        if needed > self.max_bytes:
+            session.rewind(session.tokens - before)
+            raise self._too_many(needed)
+        session.read()
+
+    def _too_many(self, needed: int) -> ApiError:
+        problem = f"the sessions would take {needed:,} bytes, of {self.max_bytes:,} (--max-state); delete some"
+        return ApiError(429, problem, code="too_many_states")
 
     def listed(self, owner: str) -> list[dict[str, Any]]:
         """The sessions of a client."""
@@ -116,7 +131,7 @@ class Sessions:
             if body.name is not None:
                 path = self._file(owner, body.name, must_exist=True)
                 try:
-                    return Session.load(host.model, path, prefixes=host.prefixes)
+                    return _loaded(host, path)
                 except UserError as error:
                     raise ApiError(400, str(error).replace(str(path), f"name: {body.name}"), "name") from None
             return Session(host.model, body.cache_policy or host.cache_policy, prefixes=host.prefixes)
@@ -138,7 +153,7 @@ class Sessions:
             return self._held[twin].describe(twin)
         if action == "feed":
             text = _needed(body.text, "text")
-            await held.host.call(partial(_feed, session, text))
+            await held.host.call(partial(self.feed, session, text))
         elif action == "rewind":
             tokens = _needed(body.tokens, "tokens")
             try:
@@ -146,10 +161,7 @@ class Sessions:
             except UserError as error:
                 raise ApiError(400, str(error).replace("rewind:", "tokens:", 1), "tokens") from None
         elif action == "stop":
-            streams = list(held.streams)
-            for stream in streams:
-                stream.cancel()
-            return held.describe(session_id) | {"stopped": len(streams)}
+            return held.describe(session_id) | {"stopped": held.host.cancel(held.requests)}
         elif action == "save":
             path = self._file(owner, _needed(body.name, "name"))
             await held.host.call(lambda: session.save(path))
@@ -159,7 +171,7 @@ class Sessions:
 
     def delete(self, owner: str, session_id: str) -> None:
         """Forget a session; what was saved of it stays."""
-        self.get(owner, session_id)
+        self.get(owner, session_id).host.sessions -= 1
         del self._held[session_id]
 
     async def file_of(self, owner: str, session_id: str) -> bytes:
@@ -176,10 +188,7 @@ class Sessions:
         """A session from such a file; `UserError` for a file of another model, or none at all."""
         host = await self.hosts.get(model)
 
-        def read() -> Session:
-            return Session.load(host.model, BytesIO(content), prefixes=host.prefixes)
-
-        session_id = self.put(owner, host, await host.call(read))
+        session_id = self.put(owner, host, await host.call(lambda: _loaded(host, BytesIO(content))))
         return self._held[session_id].describe(session_id)
 
     def _file(self, owner: str, name: str, must_exist: bool = False) -> Path:
@@ -202,6 +211,13 @@ def _feed(session: Session, text: str) -> None:
     session.read()
 
 
+def _loaded(host: Host, source: Path | BinaryIO) -> Session:
+    """A session from a file, whose states may be anything: no other session and no prompt gets them."""
+    session = Session.load(host.model, source, prefixes=PrefixStore(1))
+    session.is_stored = False
+    return session
+
+
 def _needed(value: Any, field: str) -> Any:
     if value is None:
         raise ApiError(400, f"{field}: missing", field)
@@ -216,6 +232,9 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
     """
     if not isinstance(body.prompt, str) or (body.n or 1) != 1:
         raise ApiError(400, "prompt: expected one text, and n: 1, with from_state or return_state", "prompt")
+    if body.parse_special:
+        problem = "parse_special: the texts of a session have no names of control tokens; leave it out"
+        raise ApiError(400, problem, "parse_special")
     held: HeldSession | None = None
     if body.from_state is None:
         host = await sessions.hosts.get(body.model)
@@ -229,11 +248,14 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
         if body.cache_policy is not None:
             raise ApiError(400, "cache_policy: a session has its own; leave it out", "cache_policy")
         session = await host.call(held.session.fork)
-    before = session.token_ids
-    session.feed(body.prompt)
-    request = await host.call(lambda: request_of(host, session, body))
-    added = session.token_ids[len(before) :]
-    echo = prompt_events(host.model, added, None) if body.echo else []
+    before = session.tokens
+    await asyncio.to_thread(session.feed, body.prompt)  # long texts are tokenized beside the event loop
+    grammar = await asyncio.to_thread(grammar_of, session, body)
+    request = await host.call(lambda: request_of(host, session, body, grammar))
+    if held is not None:
+        held.requests = [*(one for one in held.requests if host.has(one)), request]
+    added = session.token_ids[before:]
+    echo = await asyncio.to_thread(prompt_events, host.model, added, None) if body.echo else []
     shape = CompletionShape(body, host.name, [echo])
 
     numbers = count()
@@ -243,12 +265,8 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
         if piece is None:
             return {"is_echo": True}
         if isinstance(piece, Answer):
-            if held is not None and piece.hosted.stream is not None:
-                held.streams.discard(piece.hosted.stream)
             observed = await host.call(partial(contents_of, session, host)) if body.observe and body.stream else {}
             return observed | ({"state": sessions.put(owner, host, session)} if body.return_state else {})
-        if held is not None:
-            held.streams.add(piece.stream)
         if body.observe and next(numbers) % OBSERVED_PIECES == 0:
             return await host.call(partial(contents_of, piece.stream, host))
         return {}
@@ -256,10 +274,15 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
     return await answer(host, [request], body.stops, shape, body, metrics, session, further)
 
 
-def request_of(host: Host, session: Session, body: CompletionRequest) -> Request:
-    """What the next continuation of a session asks of the engine."""
+def grammar_of(session: Session, body: CompletionRequest) -> Grammar | None:
+    """What the next continuation of a session must be; None for anything."""
     constraint = constraint_of(json_schema=body.json_schema, regex=body.regex, choices=body.choices)
-    tokenizer, max_tokens = host.model.tokenizer, body.max_tokens
+    return None if constraint is None else Grammar(session.model.tokenizer, constraint, session.token_ids)
+
+
+def request_of(host: Host, session: Session, body: CompletionRequest, grammar: Grammar | None) -> Request:
+    """What the next continuation of a session asks of the engine."""
+    max_tokens = body.max_tokens
     if max_tokens is None:
         max_tokens = host.room_behind(session.token_ids)
     return session.request(
@@ -267,7 +290,7 @@ def request_of(host: Host, session: Session, body: CompletionRequest) -> Request
         logprobs=body.logprobs,
         stop=body.stops,
         ignore_eos=body.ignore_eos,
-        grammar=None if constraint is None else Grammar(tokenizer, constraint, session.token_ids),
+        grammar=grammar,
         **body.sampling_settings(),
     )
 

@@ -19,6 +19,7 @@ from linnet.inference.constrained import Constraint, Grammar
 from linnet.inference.engine import Engine
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefix_store import PrefixStore
+from linnet.inference.readers import CachedReader
 from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session
 from linnet.inference.speculative import Speculation, speculation_of
@@ -347,6 +348,35 @@ def test_a_wrong_argument_is_named_in_one_line_and_leaves_the_session(call: Call
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
     assert contents(session) == before
     assert session.generate(5, **GREEDY) == fed(session.model).generate(5, **GREEDY)
+
+
+@pytest.mark.parametrize("kind", ["attention", "rglru"])
+@pytest.mark.parametrize("has_store", [True, False])
+def test_a_stream_that_is_cancelled_within_a_step_adds_no_token(
+    kind: str, has_store: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The step has read the last token of the session, and what it chose is no part of it."""
+    model = speaker(FIRST[kind])
+    session = fed(model, prefixes=PrefixStore(2**30) if has_store else None)
+    engine, logits_behind = Engine(model.decoder), CachedReader.logits_behind
+    stream = engine.submit(session.request(30, **GREEDY))
+    for _ in range(4):
+        session.accept(next(stream))
+
+    def cancelling(self: CachedReader, tokens: list[int]) -> torch.Tensor:
+        stream.cancel()  # as another thread does
+        return logits_behind(self, tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CachedReader, "logits_behind", cancelling)
+        engine.step()
+    session.finish(stream)
+    assert session.finish_reason == "cancelled" and session.tokens == 9
+    expected, twin = fed(model), session.fork()
+    expected.generate(20, **GREEDY)
+    for one in (session, twin):
+        one.generate(16, **GREEDY)
+        assert one.token_ids == expected.token_ids
 
 
 def test_a_request_whose_tokens_have_been_read_since_is_refused():

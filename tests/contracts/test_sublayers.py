@@ -161,7 +161,7 @@ def test_rows_at_different_positions_continue_as_separate_ones(sublayer: Sublaye
     assert states[0].join_nbytes(states[1:]) == joined.nbytes
     places = list(lengths)
     outs: list[list[Tensor]] = [[], [], []]
-    for sizes in ((1, 1, 1), (2, 1, 3), (1, 1, 1)):
+    for sizes in ((1, 1, 1), (2, 1, 3), (0, 0, 1), (1, 1, 1)):  # rows may rest
         longest = max(sizes)
         pieces = [x_BTD[row, places[row] : places[row] + size] for row, size in enumerate(sizes)]
         chunk = torch.stack([nn.functional.pad(piece, (0, 0, longest - len(piece), 0)) for piece in pieces])

@@ -154,15 +154,18 @@ class BatchLayout:
         return tuple(after)
 
     def end(self, length: int) -> int:
-        """The largest position after the last token of a row or document."""
+        """The largest position after the last token of a row or document, those without a token here among them."""
         starts = (self.starts,) if isinstance(self.starts, int) else self.starts
         if self.padding is None and self.documents is None:
             return max(starts) + length
 
         def largest() -> int:
             batch = max(len(rows) for rows in (self.documents or (), self.padding or (), starts))
-            ends = (part.position + part.end - part.begin for part in self.parts(batch, length))
-            return max(ends, default=max(starts))
+            ends, resting = list[int](), dict(enumerate(self.starts_of(batch)))
+            for part in self.parts(batch, length):
+                ends.append(part.position + part.end - part.begin)
+                resting.pop(part.row, None)
+            return max([*ends, *resting.values()])
 
         return self.remember(("end", length), largest)
 

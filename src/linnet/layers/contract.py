@@ -140,7 +140,8 @@ class Sublayer(nn.Module, ABC):
         """
         no_weight_decay = {id(parameter) for parameter in self.no_weight_decay()}
         maps = (linear for linear in linear_maps(self) if id(linear.weight) not in no_weight_decay)
-        return (muon_parameter_of(linear) for linear in maps if min(linear.weight.shape) > 1)
+        found = (muon_parameter_of(linear) for linear in maps)
+        return (one for one in found if min(*one.rows, one.parameter.shape[1]) > 1)
 
     def low_lr_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that need a lower learning rate (`optimizer.low_lr`), as small changes have large effects."""

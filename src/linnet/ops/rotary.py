@@ -20,6 +20,9 @@ from linnet.ops.support import is_exporting
 
 Pairing = Literal["adjacent", "halves"]
 
+MAX_TABLE = 1 << 18
+"""Positions of the largest table; beyond them, in streams of any length, entries are computed for each pass."""
+
 SINUSOIDAL_BASE = 10000.0
 
 
@@ -141,6 +144,13 @@ def _cos_and_sin(positions: Tensor, width: int, base: float, scaling: Scaling | 
     return angles.cos() * scaling.gain, angles.sin() * scaling.gain
 
 
+def _entries(positions: Tensor, width: int, base: float, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
+    """What the table has at these positions, as `rotary_table` gives it, without a table."""
+    where = positions.device if torch.compiler.is_compiling() else torch.device("cpu")
+    cos, sin = _cos_and_sin(positions.to(where, torch.float32), width, base, scaling)
+    return cos.to(positions.device).unsqueeze(-2), sin.to(positions.device).unsqueeze(-2)
+
+
 def rotary_table(
     positions: Tensor, width: int, base: float, highest: int, scaling: Scaling | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -148,6 +158,8 @@ def rotary_table(
     if is_exporting():  # the highest position is unknown in a graph, so it computes the entries
         cos, sin = _cos_and_sin(positions.float(), width, base, scaling)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
+    if highest > MAX_TABLE:
+        return _entries(positions, width, base, scaling)
     # The table has a power of two of positions, so that a growing stream rarely needs another one.
     length = 1 << (highest - 1).bit_length() if highest > 1 else 1
     cos, sin = _table(length, width, base, positions.device, scaling)
@@ -158,6 +170,8 @@ def rotary_range(
     start: int, end: int, width: int, base: float, device: torch.device, scaling: Scaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """`rotary_table` for the positions from `start` to before `end`, as views: for one token a copy costs more."""
+    if end > MAX_TABLE:
+        return _entries(torch.arange(start, end, device=device), width, base, scaling)
     length = 1 << (end - 1).bit_length() if end > 1 else 1
     cos, sin = _table(length, width, base, device, scaling)
     return cos[start:end].unsqueeze(-2), sin[start:end].unsqueeze(-2)

@@ -1,4 +1,4 @@
-"""The overhead of passes that are split."""
+"""Passes that are split: their overhead, and rows without a token."""
 
 from itertools import pairwise, product
 
@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.layers import passes
-from linnet.layers.batch_layout import AuxiliaryOutputs, DocumentSegment
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, DocumentSegment
+from linnet.layers.mixers.attention import Attention, AttentionSpec
 from linnet.model.decoder import Decoder, meta_decoder
 from linnet.model.spec import ModelSpec
 
@@ -67,3 +68,20 @@ def test_causal_layers_need_no_mask_for_documents_of_other_lengths(kind: str, mo
     layouts.clear()
     decoder(torch.zeros(1, 64, dtype=torch.int64), documents=[[0, 20]], record=AuxiliaryOutputs(outputs=[]))
     assert [layout.padding for layout in layouts] == [(24, 0)] * 2
+
+
+@torch.no_grad()
+def test_a_row_that_rests_far_behind_the_others_keeps_its_place():
+    """It has no token in the chunk, and its position is larger than that of any token."""
+    assert BatchLayout((100, 1), padding=(3, 0)).end(3) == 100
+    torch.manual_seed(0)
+    mixer = Attention(AttentionSpec(heads=2), 16).double()
+    x_BTD = torch.randn(2, 104, 16, dtype=torch.float64)
+    states = [mixer.initial_state(1, 104, torch.device("cpu"), torch.float64) for _ in range(2)]
+    for row, (state, begun) in enumerate(zip(states, (100, 1), strict=True)):
+        passes.run(mixer, x_BTD[row : row + 1, :begun], state, BatchLayout())
+    joined = states[0].join(states[1:])
+    out_BTD = passes.run(mixer, x_BTD[:, 1:4], joined, BatchLayout((100, 1), padding=(3, 0)))
+    torch.testing.assert_close(out_BTD[1], mixer(x_BTD[1:, :4])[0, 1:])
+    last_BTD = passes.run(mixer, torch.stack([x_BTD[0, 100:101], x_BTD[1, 4:5]]), joined, BatchLayout((100, 4)))
+    torch.testing.assert_close(last_BTD[0], mixer(x_BTD[:1, :101])[0, 100:])

@@ -186,6 +186,18 @@ def test_streams_with_inputs_of_different_lengths_join_fork_leave_and_are_saved(
     torch.testing.assert_close(decoder(step_BT[1:], moved)[0], expected[1])
 
 
+@torch.no_grad()
+def test_rows_of_a_state_move_and_the_memory_stays(decoder: Decoder):
+    memory = decoder.encode(tokens(4, 6), [3, 0, 1, 0])
+    mask_BS, states = memory.real_BS.clone(), [decoder.initial_state(4, 9) for _ in range(2)]
+    for state in states:
+        decoder(tokens(4, 2), state, memory=memory)
+    states[0].take_rows([3, 1, 2])
+    assert torch.equal(memory.real_BS, mask_BS)
+    for part in states[1].cross_attentions:
+        assert torch.equal(part.real, mask_BS)
+
+
 @settings(max_examples=30)
 @given(st.sets(st.integers(0, 8)))
 def test_rows_that_are_taken_stand_still_or_move_from_behind_the_others(kept: set[int]):

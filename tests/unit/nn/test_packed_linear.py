@@ -196,6 +196,13 @@ def test_rows_of_4_bits_out_of_range_are_refused(places: list[int]):
         table.rows(torch.tensor(places))
 
 
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_no_places_have_no_rows(shape: tuple[int, ...]):
+    for packed in (Int4Linear, Int8Linear):
+        table = packed(torch.randn(13, 64), None, (13,))
+        assert table.rows(torch.zeros(shape, dtype=torch.int64)).shape == (*shape, 64)
+
+
 @pytest.mark.parametrize("group", [0, 20, 48, 512])
 def test_unsupported_group_sizes_are_refused(group: int):
     with pytest.raises(ValueError, match=f"group: {group}"):

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.ops import rotary
 from linnet.ops.rotary import (
     Interpolation,
     NtkBase,
@@ -19,6 +20,7 @@ from linnet.ops.rotary import (
     yarn_gain,
 )
 
+table = rotary._table
 PAIRINGS: list[Pairing] = ["adjacent", "halves"]
 
 
@@ -30,6 +32,23 @@ def _by_definition(x: list[float], position: int, base: float, pairing: Pairing)
         out[a] = x[a] * math.cos(angle) - x[b] * math.sin(angle)
         out[b] = x[b] * math.cos(angle) + x[a] * math.sin(angle)
     return out
+
+
+def test_positions_beyond_the_largest_table_need_none(monkeypatch: pytest.MonkeyPatch):
+    tables = list[int]()
+    monkeypatch.setattr(rotary, "_table", lambda length, *given: tables.append(length) or table(length, *given))
+    start, scaling = rotary.MAX_TABLE - 2, Interpolation(2.0)
+    positions = torch.arange(start, start + 4)
+    of_table = table(2 * rotary.MAX_TABLE, 8, 100.0, torch.device("cpu"), scaling)
+    for found in (
+        rotary_range(start, start + 4, 8, 100.0, torch.device("cpu"), scaling),
+        rotary_table(positions, 8, 100.0, start + 4, scaling),
+    ):
+        for part, expected in zip(found, of_table, strict=True):
+            assert torch.equal(part[:, 0], expected[start : start + 4])
+    assert tables == []
+    rotary_range(0, rotary.MAX_TABLE, 8, 100.0, torch.device("cpu"))
+    assert tables == [rotary.MAX_TABLE]
 
 
 @given(

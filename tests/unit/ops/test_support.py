@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from linnet.layers.mixers.plga.operator import acyclicity
+from linnet.layers.mixers.retention import log_rates
+from linnet.layers.mixers.ted.state import of_rows
 from linnet.ops import support
 from linnet.ops.cross_entropy import linear_cross_entropy
 from linnet.ops.decay.rates import bank_on
@@ -147,6 +150,9 @@ MPS_CASES = {
         x[..., None], x.abs(), -x[0, 0].abs(), x[:, :, None], x[:, :, None], x[0, 1]
     )[0],
     "log trace exponential": lambda x: log_trace_exponential(x[:, :4].square()),
+    "acyclicity": lambda x: acyclicity(x[:, None, :4]),
+    "rates of retention": lambda x: log_rates(4, x.device, x.dtype) * x,
+    "counts of rows": lambda x: of_rows(7, x) * x.sum(),
 }
 
 
@@ -158,8 +164,9 @@ def test_without_float64_operations_run_in_float32(case: str, monkeypatch: pytes
     function = MPS_CASES[case]
     expected = function(x)
     (gradient,) = torch.autograd.grad(expected.sum(), x)
-    for module in ("support", "cross_entropy", "decay.chunks", "decay.rates"):
-        monkeypatch.setattr(f"linnet.ops.{module}.accumulation_dtype", lambda device: torch.float32)
+    ops = [f"ops.{name}" for name in ("support", "cross_entropy", "decay.chunks", "decay.rates")]
+    for module in (*ops, "layers.mixers.retention", "layers.mixers.ted.state"):
+        monkeypatch.setattr(f"linnet.{module}.accumulation_dtype", lambda device: torch.float32)
     bank_on.cache_clear()
     with NoFloat64():
         found = function(x)

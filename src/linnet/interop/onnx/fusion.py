@@ -386,7 +386,8 @@ def _match_attention(edges: Edges, prefix: str) -> _Attention:
     width = [] if shape is None else numpy_helper.to_array(shape).tolist()
     if factor is None or not width:
         raise MismatchError
-    _, kv_heads, _, head = edges.shapes[f"{prefix}.keys"]
-    _same(head % HEAD_WIDTH_MULTIPLE, 0)
+    _, kv_heads, places, head = edges.shapes[f"{prefix}.keys"]
+    # A fixed number of places is that of a window, whose places are used again.
+    _same([places, head % HEAD_WIDTH_MULTIPLE], [0, 0])
     rotation, ends = Rotation.of(edges, q, k, v), (product.output[0], out.output[0])
     return _Attention(prefix, q, k, v, factor, width[-1] // head, kv_heads, head, *ends, rotation, operator)

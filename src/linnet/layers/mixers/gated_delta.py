@@ -8,7 +8,7 @@ keys together (`J = 2 M`), `K` width of these, `V` width of values, `G` decays o
 queries, keys and values together, `P` inputs of the convolution before the current one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
-from linnet.layers.contract import MixerSpec, Place, RecurrentMixer
+from linnet.layers.contract import MixerSpec, MuonParameter, Place, RecurrentMixer, muon_parameter_of
 from linnet.layers.diagonal_ssm import step_biases
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
@@ -154,6 +154,10 @@ class GatedDelta(RecurrentMixer):
         with torch.no_grad():
             self.A_log.copy_(nn.init.uniform_(torch.empty(spec.heads), 1.0, MAX_RATE).log())
             self.dt_bias.copy_(step_biases(decays))
+
+    def muon_parameters(self) -> Iterator[MuonParameter]:
+        """The maps between hidden vectors, without those of strengths and decays, and the second one of the gate."""
+        return (muon_parameter_of(linear) for linear in (self.query_key_value_gate, self.out))
 
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL

@@ -25,6 +25,7 @@ from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.retention import CHUNK, retention, retention_flops, retention_reference, retention_step
+from linnet.ops.support import accumulation_dtype
 
 SUM_BYTES = 4
 
@@ -142,4 +143,5 @@ class MultiScaleRetention(RecurrentMixer):
 
 def log_rates(heads: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """`log(1 - 2^(-5 - n))` for heads n = 0, 1, ... (section 2.2), `[N]`: lifetimes of 32, 64, 128, ... tokens."""
-    return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, device=device, dtype=torch.float64))).to(dtype)
+    wide = accumulation_dtype(device)
+    return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, device=device, dtype=wide))).to(dtype)

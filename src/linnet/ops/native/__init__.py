@@ -7,9 +7,9 @@ with AVX2 and for 64-bit ARM. Elsewhere, and without a compiler, PyTorch compute
 
 import ctypes
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -53,9 +53,10 @@ ARGUMENTS = {
 """Argument types of the functions that take tensors; their calls can be recorded (`ops.native.program`)."""
 
 
-@dataclass
-class _Graphs:
-    """use_custom_ops: whether captured graphs contain native operators; use_row_ops: also those of native steps."""
+class _Graphs(threading.local):
+    """Of each thread. use_custom_ops: whether captured graphs contain native operators; use_row_ops: also those of
+    native steps.
+    """
 
     use_custom_ops: bool = False
     use_row_ops: bool = False

@@ -191,7 +191,7 @@ def gather_from_blocks(blocks_NGb: Tensor, indices_R: Tensor) -> tuple[Tensor, T
     (_, groups, size), rows = blocks_NGb.shape, indices_R.shape[0]  # which may be a symbol of a graph
     lanes_R, blocks_RGb, row_R = indices_R % BLOCK, blocks_NGb[indices_R // BLOCK], torch.arange(rows)
     numbers, scales = torch.split(blocks_RGb, [size - SCALE_BYTES, SCALE_BYTES], dim=2)
-    bytes_RGS4 = numbers.reshape(rows, groups, -1, BLOCK, 4)[row_R, :, :, lanes_R]
+    bytes_RGS4 = numbers.reshape(rows, groups, (size - SCALE_BYTES) // (4 * BLOCK), BLOCK, 4)[row_R, :, :, lanes_R]
     numbers_RJ = torch.stack([bytes_RGS4 & 15, bytes_RGS4 >> 4], dim=3).flatten(1)
     scale_RGL = scales.contiguous().view(torch.bfloat16)
     return numbers_RJ, scale_RGL[row_R, :, lanes_R].t()

@@ -40,7 +40,7 @@ def same_when_fused(graph: Any, states: dict[str, Any], layers: int) -> None:
     tokens = list(range(40, 40 + PLACES))
     for expected, found in zip(steps_of(graph, states, tokens), steps_of(fused, states, tokens), strict=True):
         for one, other in zip(expected, found, strict=True):
-            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5)  # float32's rounding, up to 19 layers deep
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=3e-5)  # float32's rounding, up to 19 layers deep
     _, behind = steps_of(fused, states, tokens[:3])
     assert all(np.isfinite(state).all() for state in behind), "places that are yet to be filled are read, times 0"
 
@@ -52,10 +52,14 @@ def test_a_layer_of_an_export(exported: tuple[Path, Any]):
     same_when_fused(onnx.load(exported[0] / "model.onnx"), {s.input: s.initial(PLACES) for s in states}, layers=1)
 
 
-def test_heads_of_a_width_that_the_operation_refuses_stay_as_they_are():
+@pytest.mark.parametrize(
+    ("mixer", "width"), [({"heads": 2}, 24), ({"heads": 4, "kv_heads": 2, "window": 8}, 32)], ids=["width", "window"]
+)
+def test_what_the_operation_refuses_or_does_not_know_stays_as_it_is(mixer: dict[str, int], width: int):
+    """Heads of another width than a multiple of 8, and a window, whose places are used again."""
     from linnet.interop.onnx.trace import graph_of
 
-    decoder = decoder_with_weights([block({"kind": "attention", "heads": 2})], d_model=24)
+    decoder = decoder_with_weights([block({"kind": "attention", **mixer})], d_model=width)
     graph = graph_of(PassFunction(decoder, StateTensors.of(decoder, PLACES, FULL)), 1)
     assert fuse_attention(graph.graph) == 0
     assert ATTENTION not in {node.op_type for node in graph.graph.node}
@@ -83,11 +87,11 @@ def test_operators_and_every_rotation():
 
 @pytest.mark.slow
 def test_groups_and_norms_are_fused_and_nothing_else():
-    """Every example: four of the 19 have no window, sinks, gate or positions by distance, and heads of 8 or 16."""
+    """Of all examples, those without window, sinks, gate, soft cap and positions by distance, with heads of 8 or 16."""
     from linnet.interop.onnx.trace import graph_of
 
     examples = AttentionSpec.examples()
-    parts = ("window", "positions", "gate")
+    parts = ("window", "positions", "gate", "soft_cap")
     plain = [one for one in examples if not one.sinks and all(getattr(one, part) is None for part in parts)]
     fused = [one for one in plain if (one.head_dim or NARROW // one.heads) % HEAD_WIDTH_MULTIPLE == 0]
     decoder = decoder_with_weights([block(one.model_dump()) for one in examples])

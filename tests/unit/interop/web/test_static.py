@@ -273,9 +273,11 @@ def test_a_place_that_no_text_reaches_is_refused(script):
 def test_biases_are_read_or_refused(script):
     body = """const { readBias } = await import("./controls.js");
         return given.map(text => { try { return readBias(text); } catch (error) { return error.message; } });"""
-    found = script(body, ["", "13=-2.5, 7 = 1,", "x=1"])
+    found = script(body, ["", "13=-2.5, 7 = 1,", "x=1", "13=10001", "13=1, 7=3, 13=2"])
     assert found[:2] == [[], [[13, -2.5], [7, 1]]]
-    assert found[2] == "logit bias x=1: expected a token id and a number, such as 13=-2.5"
+    expected = "expected a token id and a number to 1e4, such as 13=-2.5"
+    assert found[2:4] == [f"logit bias {part}: {expected}" for part in ("x=1", "13=10001")]
+    assert found[4] == [[13, 2], [7, 3]]  # as in a dictionary of Python
 
 
 def test_files_go_both_ways(script, tmp_path: Path):
@@ -319,6 +321,29 @@ def test_a_stream_without_room_for_what_it_has_read_is_refused(script, position:
         try { return loaded(bytes.buffer, stream, identity); } catch (error) { return error.message; }"""
     said = f"position {position}: expected 0 to the capacity, which is {capacity}"
     assert script(body, [position, capacity]) == said
+
+
+@pytest.mark.parametrize(
+    ("record", "contexts", "message"),
+    [
+        ({"pending": [5]}, "[]", "3 tokens, of which 1 are pending: the state has read 4"),
+        ({"pending": [5], "tokens": 5}, '[{"kind": "eviction", "threshold": Infinity}]', "JSON"),
+        ({"pending": [5], "tokens": 5, "beginning": 3}, "[]", "a stream with an input, which the page would lose"),
+        ({"pending": [5], "tokens": 5, "prefixes": [2]}, "[]", "a stream with an input, which the page would lose"),
+    ],
+    ids=["tokens", "policy", "beginning", "prefix"],
+)
+def test_a_file_that_is_refused_leaves_the_stream_as_it_was(script, record, contexts: str, message: str):
+    body = """const { loadStream: loaded } = await import("./stream_file.js");
+        const { writeTensors: written } = await import("./safetensors.js");
+        const of = (count, dims) => ({ data: BigInt64Array.of(BigInt(count)), dims });
+        const identity = { model: "a", tokenizer: "b" }, { tokens = 3, ...record } = given.record;
+        const text = { held: "" }, { contexts } = given, saved = { ...identity, seed: 0, drawn: 0, ...record, text };
+        const notes = { stream: JSON.stringify(saved), contexts, tokens: JSON.stringify(Array(tokens).fill(5)) };
+        const bytes = written({ positions: of(4, [1]), capacity: of(9, []) }, notes);
+        const stream = { held: [], adopt: () => { throw new Error("adopted"); } };
+        try { return loaded(bytes.buffer, stream, identity); } catch (error) { return error.message; }"""
+    assert message in script(body, {"record": record, "contexts": contexts})
 
 
 @settings(max_examples=5, deadline=None)

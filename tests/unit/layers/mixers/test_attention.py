@@ -12,7 +12,7 @@ from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.key_value import ValueResidualSpec
 from linnet.layers.mixers.attention import Attention, AttentionSpec, RotarySpec
-from linnet.layers.positions import AlibiSpec
+from linnet.layers.positions import AlibiSpec, ShawSpec
 from linnet.nn.norms import HeadNormSpec
 
 WIDTH, LENGTH = 12, 9
@@ -152,3 +152,10 @@ def test_a_prefix_as_long_as_the_model_is_wide_is_not_the_whole_row():
     later_BTD[:, -1] += 1.0
     before, after = (mixer(x, None, BatchLayout(prefixes=(WIDTH,))) for x in (x_BTD, later_BTD))
     torch.testing.assert_close(before[:, :-1], after[:, :-1], rtol=0, atol=1e-12)
+
+
+def test_learned_sinks_are_refused_with_the_vectors_of_shaw():
+    """The keys of Shaw's positions are stored as differences to the last one, which a sink has no score of."""
+    with pytest.raises(ValueError, match="sinks: true: must be false with positions of kind shaw"):
+        AttentionSpec(heads=2, sinks=True, rotary=None, positions=ShawSpec()).check(16)
+    AttentionSpec(heads=2, sinks=True, rotary=None, positions=AlibiSpec()).check(16)

@@ -96,3 +96,10 @@ def test_invalid_head_counts_are_refused(mixer: dict, said: str):
     model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
     with pytest.raises(UserError, match=said):
         ModelSpec.parse(model, "test")
+
+
+@pytest.mark.parametrize("spec", GatedDeltaSpec.examples(), ids=repr)
+def test_muon_takes_the_maps_between_hidden_vectors_alone(spec: GatedDeltaSpec):
+    mixer = GatedDelta(spec, 16)
+    found = [matrix.parameter for matrix in mixer.muon_parameters()]
+    assert [id(one) for one in found] == [id(mixer.query_key_value_gate.weight), id(mixer.out.weight)]

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from linnet.nn.packed_linear import Bfloat16Linear, Int4Linear, Int8Linear, PackedLinear, QuantizedEmbedding
 from linnet.ops.attention import KeyRange, attention, attention_reference
-from linnet.ops.native import captures_custom_ops, custom_ops_in_graphs, library
+from linnet.ops.native import captures_custom_ops, captures_row_ops, custom_ops_in_graphs, library, row_ops_in_graphs
 from linnet.ops.rotary import rotary_table, rotate_heads, rotate_reference
+from linnet.ops.support import graph_forms
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -191,3 +193,19 @@ def test_a_graph_rotates_without_a_concatenation(pairing: Any):
     _, found = captured(Rotation(), joint_BTNK, positions_BT)
     torch.testing.assert_close(found[:, :, :3], expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(found[:, :, 3:], joint_BTNK[:, :, 3:])
+
+
+def test_a_capture_of_one_thread_changes_none_of_another():
+    """As two models of a server that trace their first step at the same time."""
+    with ThreadPoolExecutor(1) as other, row_ops_in_graphs(), graph_forms():
+        assert captures_row_ops() and captures_custom_ops()
+
+        def asked() -> tuple[bool, bool]:
+            with graph_forms():
+                before = captures_row_ops(), captures_custom_ops()
+                with custom_ops_in_graphs():
+                    assert captures_custom_ops()
+                return before
+
+        assert other.submit(asked).result() == (False, False)
+        assert captures_row_ops() and captures_custom_ops()

@@ -152,6 +152,7 @@ export class Column {
 
   // Returns the bytes of a file with the stream.
   save() {
+    if (!this.#tokens.length) throw new Error("there is no text yet");
     return saveStream(this.stream, this.#tokens, this.#counts, this.#random, this.#decoder.state, this.identity);
   }
 

@@ -84,9 +84,10 @@ export class Controls {
 
 // Reads token ids with numbers, such as "13=-2.5, 7=1".
 export function readBias(text) {
-  return text.split(",").map(part => part.trim()).filter(Boolean).map(part => {
+  const pairs = text.split(",").map(part => part.trim()).filter(Boolean).map(part => {
     const pair = /^(\d+)\s*=\s*([-+]?\d+(?:\.\d+)?)$/.exec(part);
-    if (!pair) throw new Error(`logit bias ${part}: expected a token id and a number, such as 13=-2.5`);
+    if (!pair || Math.abs(pair[2]) > 1e4) throw new Error(`logit bias ${part}: expected a token id and a number to 1e4, such as 13=-2.5`);
     return [Number(pair[1]), Number(pair[2])];
   });
+  return [...new Map(pairs)];  // of a token that is named twice, the last one
 }

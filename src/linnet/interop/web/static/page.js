@@ -66,8 +66,15 @@ function setRunning(now) {
 }
 
 function saveState(column) {
+  let file;
+  try {
+    file = column.save();
+  } catch (error) {
+    column.say(error.message);
+    return;
+  }
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([column.save()], { type: "application/octet-stream" }));
+  link.href = URL.createObjectURL(new Blob([file], { type: "application/octet-stream" }));
   link.download = `${column.name}.safetensors`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
@@ -75,7 +82,9 @@ function saveState(column) {
 
 async function loadState(column, file) {
   try {
-    const policy = column.load(await file.arrayBuffer());
+    const content = await file.arrayBuffer();
+    if (running) throw new Error("a text is being written; load the file when it has ended");
+    const policy = column.load(content);
     if (column.stream.held.length) controls.policy = policy ?? { topK: 0, threshold: -1, minimum: 0 };
     column.say("");
   } catch (error) {

@@ -35,11 +35,13 @@ export function loadStream(buffer, stream, identity) {
   if (!(position >= 0 && position <= places && places > 0))
     throw new Error(`position ${position}: expected 0 to the capacity, which is ${places}`);
   const tokens = notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...streamState.pending];
+  if (tokens.length !== position + streamState.pending.length)
+    throw new Error(`${tokens.length} tokens, of which ${streamState.pending.length} are pending: the state has read ${position}`);
+  if (streamState.inputs || streamState.prefixes || streamState.beginning > 1)
+    throw new Error("a stream with an input, which the page would lose");
   const random = randomOf(streamState, tokens.length);
-  for (const layer of stream.held) convertFullCache(tensors, layer, position);
-  stream.adopt(tensors, position, places);
   const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "eviction");
-  return {
+  const restored = {
     tokens,
     counts: {
       seen: new Set(streamState.seen),
@@ -49,6 +51,9 @@ export function loadStream(buffer, stream, identity) {
     decoded: { ...streamState.text, held: (streamState.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)) },
     policy: policy && { topK: policy.top_k, threshold: policy.threshold, minimum: policy.min_tokens_to_keep },
   };
+  for (const layer of stream.held) convertFullCache(tensors, layer, position);
+  stream.adopt(tensors, position, places);  // last: a file with an error leaves the stream as it was
+  return restored;
 }
 
 const runToList = ({ start, end, seed, drawn, isGreedy }) => [start, end, seed, drawn, isGreedy];

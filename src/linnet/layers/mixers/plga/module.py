@@ -178,7 +178,7 @@ class Plga(Mixer):
             layout.add_output(name, x_BHKK)
         g_BHKK: Tensor = outputs.g.to(q_BHTK.dtype)
         if state is not None and state.a is None:
-            state.operator, state.a = (None, outputs.a) if state.recalibrate else (g_BHKK, None)
+            state.operator, state.a = (None, outputs.a.clone()) if state.recalibrate else (g_BHKK.clone(), None)
         return g_BHKK
 
     def _deduced(self, q_BHTK: Tensor, layout: BatchLayout) -> DeductiveOutputs:

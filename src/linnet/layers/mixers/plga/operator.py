@@ -12,6 +12,7 @@ from torch.func import functional_call
 from linnet.layers.feed_forwards.glu import GatedFeedForward
 from linnet.nn.cost import Cost, linear_cost
 from linnet.ops.power_law import log_trace_exponential, operator_tensors
+from linnet.ops.support import widen
 
 NORM_EPS = 1e-6
 IDENTITY_START_SCALE = 0.1
@@ -106,7 +107,7 @@ def acyclicity(x_BHKK: Tensor) -> Tensor:
     It favors deductive outputs that are graphs without cycles (Gokden, arXiv 2410.16703 and 2502.13502). Never
     negative, as the trace is at least K. Computed in float64.
     """
-    return log_trace_exponential(x_BHKK.double().square()).mean()
+    return log_trace_exponential(widen(x_BHKK).square()).mean()
 
 
 class FixedOperator(nn.Module):

@@ -18,6 +18,7 @@ from linnet.layers.state import Contents
 from linnet.ops.decay.bank import DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
+from linnet.ops.support import accumulation_dtype
 
 
 @dataclass
@@ -133,4 +134,5 @@ class BankState(TedState):
         return (near_B + self.low.shape[2] * (near_B > 0)).long()
 
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
-        return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64, device=self.low.device)
+        wide = accumulation_dtype(self.low.device)
+        return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=wide, device=self.low.device)

@@ -182,9 +182,10 @@ class EvictionState(TedState):
         self.ages = torch.zeros_like(self.ages).scatter(1, to_BE, self.ages)[:, :places]
 
     def reserve(self, tokens: int) -> None:
-        """See `State`: a power of two of places, or as many as the policy keeps."""
-        most, limit = int(self.sizes(0).max()), max(self.policy.top_k, self.policy.min_tokens_to_keep)
-        places = max(limit, 2) if self.policy.top_k else 1 << max(most + tokens - 1, 1).bit_length()
+        """See `State`: a power of two of places, or as many as the policy keeps if they are fewer."""
+        most, limit = int(self.sizes(0).max()), max(self.policy.top_k, self.policy.min_tokens_to_keep, 2)
+        places = 1 << max(most + tokens - 1, 1).bit_length()
+        places = min(places, limit) if self.policy.top_k else places
         self._keep(self._fields[3][..., 0] >= 0, counts=False)
         missing = places - self.ages.shape[1]
         if missing > 0:

@@ -19,6 +19,7 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.state import CachePolicyState
 from linnet.ops.decay.reference import Keys
+from linnet.ops.support import accumulation_dtype
 
 
 class Sums(Protocol):
@@ -85,8 +86,9 @@ class TedState(CachePolicyState):
 
 
 def of_rows(count: int | Tensor, like_B: Tensor) -> Tensor:
-    """A count that is the same for all rows, or one for each, as float64 `[B]`."""
-    return torch.as_tensor(count, dtype=torch.float64, device=like_B.device).expand(len(like_B))
+    """A count that is the same for all rows, or one for each, as float64 `[B]` (float32 where there is none)."""
+    wide = accumulation_dtype(like_B.device)
+    return torch.as_tensor(count, dtype=wide, device=like_B.device).expand(len(like_B))
 
 
 def token_bytes(*of_tokens_BE: Tensor) -> int:

@@ -38,6 +38,9 @@ def test_room_is_a_power_of_two_or_what_the_policy_keeps():
     limited = empty(build(), EvictionCache(3, -1.0))
     limited.reserve(4)
     assert limited.ages.shape[1] == 3
+    roomy = empty(build(), EvictionCache(10**12, -1.0))
+    roomy.reserve(5)
+    assert roomy.ages.shape[1] == 8  # and not what the policy would keep of a long text
 
 
 def test_policies_say_what_limits_them():

@@ -97,6 +97,7 @@ class Answers:
     def __init__(self, host: Host, answers: list[Answer], metrics: ServerMetrics) -> None:
         self.host, self.answers, self.metrics = host, answers, metrics
         self._start_s, self._has_text = monotonic(), False
+        self._queue: asyncio.Queue[Piece | Answer | Exception] = asyncio.Queue()
 
     @classmethod
     @asynccontextmanager
@@ -110,29 +111,41 @@ class Answers:
     ) -> "AsyncIterator[Answers]":
         """Begin the streams of requests; when the block is left, those that still run are cancelled.
 
-        session: the one that the only request is of.
+        session: the one that the only request is of. `TimeoutError`, here or from `pieces`, when the server's limit is
+        over. A timer ends the streams then, and no `asyncio.timeout` around the block, which would end one task alone:
+        the first chunk of a stream is made in another task than the rest.
         """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + host.limits.timeout_s
         streams = host.submit(*requests)
         made = [
             Answer(index, host, hosted, session or TextEvents(host.model.tokenizer, hosted.request.prompt, stops))
             for index, hosted in enumerate(streams)
         ]
         answers = cls(host, made, metrics)
+        timer = loop.call_at(deadline_s, answers._expire)
         try:
-            async with asyncio.timeout(host.limits.timeout_s):
+            async with asyncio.timeout_at(deadline_s):
                 for hosted in streams:
                     await hosted.begun.wait()
                     if hosted.error is not None:
                         raise hosted.error
-                yield answers
+            yield answers
         finally:
+            timer.cancel()
             for hosted in streams:
                 hosted.cancel()
             answers.count()
 
+    def _expire(self) -> None:
+        """End the streams, also if nobody takes their pieces at the moment; the error stands before their ends."""
+        self._queue.put_nowait(TimeoutError())
+        for answer in self.answers:
+            answer.hosted.cancel()
+
     async def pieces(self) -> AsyncGenerator[Piece | Answer]:
         """The pieces of all answers as they come; an answer itself when it has ended."""
-        queue: asyncio.Queue[Piece | Answer | Exception] = asyncio.Queue()
+        queue = self._queue
 
         async def follow(answer: Answer) -> None:
             try:

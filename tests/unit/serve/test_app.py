@@ -1,5 +1,6 @@
 """What a server refuses, and that it goes on afterwards."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -13,6 +14,9 @@ import pytest
 
 import linnet
 from linnet.core.errors import UserError
+from linnet.inference.sampling import Sampling
+from linnet.inference.streams import Request
+from linnet.serve.answers import Answers
 from linnet.serve.app import Settings
 from linnet.serve.conformance import Client
 from linnet.serve.host import Hosts, Limits
@@ -248,6 +252,62 @@ def test_a_request_that_takes_too_long_is_ended(folders, monkeypatch):
         server.close()
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a", "max_tokens": 60, "n": 2}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 60, "return_state": True}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 60}),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 60}),
+    ],
+    ids=["completion", "session", "chat", "response"],
+)
+def test_a_stream_that_takes_too_long_ends_with_an_error(running, monkeypatch, path, body):
+    client = Client(running.url, "tiny")
+    client.complete("warm", 1)
+    host = running.server.hosts.loaded["tiny"]
+    step = host.engine.step
+
+    def slow() -> None:
+        time.sleep(0.1)
+        step()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(host, "limits", replace(host.limits, timeout_s=0.8))
+        patched.setattr(host.engine, "step", slow)
+        lines = list(client.lines(path, **body, seed=1))
+    errors = [json.loads(line[5:])["error"] for line in lines if line.startswith(b'data: {"error"')]
+    assert [error["code"] for error in errors] == ["timeout"]
+    assert _is_empty_soon(host)
+
+
+def test_streams_are_ended_in_time_though_nobody_takes_their_pieces(running, monkeypatch):
+    """As behind a client that reads nothing: the task that would take the pieces waits for it."""
+    client = Client(running.url, "tiny")
+    client.complete("warm", 1)
+    host = running.server.hosts.loaded["tiny"]
+    request = Request([5], 30_000, Sampling(seed=1), keep_state=False)
+
+    async def wait_in_the_block() -> str | None:
+        async with Answers.of(host, [request], (), running.server.metrics) as answers:
+            hosted = answers.answers[0].hosted
+            async for _ in hosted.events():  # until the engine has ended it: its thread needs this event loop
+                pass
+            with pytest.raises(TimeoutError):
+                await answers.finished()
+            return hosted.stream and hosted.stream.finish_reason
+
+    monkeypatch.setattr(host, "limits", replace(host.limits, timeout_s=0.2))
+    assert asyncio.run(wait_in_the_block()) == "cancelled"
+
+
+def _is_empty_soon(host) -> bool:
+    deadline = time.monotonic() + 60
+    while host.load and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return host.load == 0
+
+
 def test_many_clients_get_what_each_gets_alone(running, folders):
     own = linnet.load(folders["tiny"])
     client = Client(running.url, "tiny")
@@ -279,9 +339,7 @@ def test_a_client_that_goes_away_frees_its_row(running):
             connection.getresponse().readline()
         connection.sock.close() if connection.sock else connection.close()
         connection.close()
-        while host.load and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert host.load == 0, f"stream={stream}"
+        assert _is_empty_soon(host), f"stream={stream}"
 
 
 def test_a_stream_is_stopped_with_its_state(running):

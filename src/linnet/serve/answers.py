@@ -181,8 +181,11 @@ class Answers:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Tokens of the prompts, each once, and of the answers."""
-        prompts = {id(answer.prompt): answer for answer in self.answers}
+        """Tokens of the prompts, each once, and of the answers.
+
+        Of the answers to one prompt the first counts for what was read before: the others find what it has read.
+        """
+        prompts = {id(answer.prompt): answer for answer in reversed(self.answers)}
         before = {key: len(one.hosted.request.read_tokens) for key, one in prompts.items()}
         prompt = sum(before[key] + len(one.prompt) for key, one in prompts.items())
         cached = sum(before[key] + one.cached_tokens for key, one in prompts.items())

@@ -368,6 +368,23 @@ def test_usage_counts_the_tokens_before_an_answer(running):
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 18
 
 
+@pytest.mark.parametrize("name", ["tiny", "recurrent"])
+def test_tokens_that_the_request_itself_has_read_do_not_count_as_cached(running, name):
+    client = Client(running.url, name)
+    prompts = [[230, *range(60, 70)], [231, *range(70, 80)]]  # which nobody has asked before, nor a beginning of them
+    length, before = sum(map(len, prompts)), _cached_tokens(running, name)
+    cold, warm = (client.complete(prompts, 2, n=3)["usage"] for _ in range(2))
+    assert cold["prompt_tokens"] == warm["prompt_tokens"] == length
+    assert cold["prompt_tokens_details"]["cached_tokens"] == 0
+    assert warm["prompt_tokens_details"]["cached_tokens"] == length - 2
+    assert _cached_tokens(running, name) - before == length - 2
+
+
+def _cached_tokens(server, model: str) -> float:
+    label = {"model": model}
+    return server.server.metrics.registry.get_sample_value("linnet_cached_prompt_tokens_total", label) or 0.0
+
+
 def test_a_session_is_read_anew_under_another_policy(tmp_path):
     folder = write_tiny(tmp_path / "ted", {"kind": "ted"}, 3)
     server = Running({"ted": str(folder)}, Limits(), Settings())

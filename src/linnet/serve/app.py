@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.staticfiles import StaticFiles
 
 from linnet.serve.host import Hosts
@@ -87,14 +87,19 @@ class Server:
         routes += [
             Route("/health", self.health, methods=["GET"]),
             Route("/openapi.json", self.describe, methods=["GET"]),
-            Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
-        return Starlette(
+        # Each file is a route: one for all paths would match those that exist with other methods, or not at all.
+        files = StaticFiles(directory=PAGE, html=True)
+        names = ("", *sorted(path.name for path in PAGE.iterdir()))
+        routes += [Route(f"/{name}", files, methods=["GET"]) for name in names]
+        application = Starlette(
             routes=routes,
             middleware=[Middleware(HeaderCheck, names=self.settings.allowed_hosts)],
             exception_handlers={HTTPException: _http_error, Exception: _unexpected},
             lifespan=self._lifespan,
         )
+        application.router.redirect_slashes = False
+        return application
 
     def operations(self) -> list[HttpOperation]:
         """All operations that need a key, if the server has keys."""
@@ -260,10 +265,19 @@ class Server:
 async def _http_error(request: Request, error: Exception) -> Response:
     """An error of the router, such as a path that does not exist."""
     assert isinstance(error, HTTPException)
-    problem = f"{request.method} {request.url.path}: {error.detail}"
+    problem, headers = f"{request.method} {request.url.path}: {error.detail}", dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods_of(request))
+        problem += f"; expected {headers['Allow']}"
     response = error_response(ApiError(error.status_code, problem))
-    response.headers.update(error.headers or {})
+    response.headers.update(headers)
     return response
+
+
+def _methods_of(request: Request) -> list[str]:
+    """All methods of a path: the router knows those of one of its routes."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in routes if isinstance(route, Route) for method in route.methods or ()})
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -205,13 +205,34 @@ def test_another_content_type_is_refused(guarded):
     assert status == 415 and "application/json" in json.loads(body)["error"]["message"]
 
 
-def test_unknown_paths_and_methods_are_errors_of_the_same_form(guarded):
-    for method, path, status in (("GET", "/v1/nothing", 404), ("DELETE", "/v1/completions", 405)):
-        connection = http.client.HTTPConnection(guarded.url.removeprefix("http://"), timeout=120)
-        connection.request(method, path, headers={"authorization": "Bearer first"})
-        answer = connection.getresponse()
-        assert answer.status == status
-        connection.close()
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("GET", "/v1/nothing", 404, None),
+        ("POST", "/v1/moderations", 404, None),
+        ("POST", "/v1/completions/", 404, None),
+        ("GET", "/app.py", 404, None),
+        ("GET", "/v1/completions", 405, "POST"),
+        ("DELETE", "/v1/completions", 405, "POST"),
+        ("DELETE", "/v1/sessions", 405, "GET, HEAD, POST, PUT"),
+        ("POST", "/health", 405, "GET, HEAD"),
+        ("POST", "/page.js", 405, "GET, HEAD"),
+        ("GET", "/", 200, None),
+        ("HEAD", "/page.js", 200, None),
+    ],
+)
+def test_unknown_paths_and_methods_are_errors_of_the_same_form(guarded, method, path, status, allowed):
+    connection = http.client.HTTPConnection(guarded.url.removeprefix("http://"), timeout=120)
+    connection.request(method, path, headers={"authorization": "Bearer first"})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    assert (answer.status, answer.getheader("allow")) == (status, allowed)
+    if status == 200:
+        return
+    kind = "not_found_error" if status == 404 else "invalid_request_error"
+    error = json.loads(body)["error"]
+    assert error["type"] == kind and error["message"].startswith(f"{method} {path}: ")
 
 
 def test_a_full_queue_is_told_at_once_and_empties(guarded):

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from linnet.serve.host import Hosts
 from linnet.serve.metrics import ServerMetrics
@@ -143,10 +144,13 @@ class Server:
         yield
         await self.hosts.close()
 
-    def _guarded(self, path: str, endpoint: "Endpoint") -> Callable[[Request], Awaitable[Response]]:
-        """An endpoint behind the check of the key, whose errors become OpenAI's error objects; it is counted."""
+    def _guarded(self, path: str, endpoint: "Endpoint") -> Callable[[Request], Awaitable[ASGIApp]]:
+        """An endpoint behind the check of the key, whose errors become OpenAI's error objects; it is counted.
 
-        async def run(request: Request) -> Response:
+        Its time ends when the answer has been sent, a stream with its last chunk.
+        """
+
+        async def run(request: Request) -> ASGIApp:
             start_s, limits = monotonic(), self.hosts.limits
             try:
                 owner = owner_of(request, self.settings.api_keys)
@@ -158,8 +162,14 @@ class Server:
             except Exception as error:
                 response = error_response(error)
             self.metrics.requests.labels(path, response.status_code).inc()
-            self.metrics.request_s.labels(path).observe(monotonic() - start_s)
-            return response
+
+            async def send_timed(scope: Scope, receive: Receive, send: Send) -> None:
+                try:
+                    await response(scope, receive, send)
+                finally:
+                    self.metrics.request_s.labels(path).observe(monotonic() - start_s)
+
+            return send_timed
 
         return run
 

@@ -30,7 +30,11 @@ class ServerMetrics:
             registry=self.registry,
         )
         self.request_s = Histogram(
-            "linnet_request_seconds", "Time of a request.", ("route",), buckets=SECONDS, registry=self.registry
+            "linnet_request_seconds",
+            "Time of a request until its answer has been sent.",
+            ("route",),
+            buckets=SECONDS,
+            registry=self.registry,
         )
         self.registry.register(HostGauges(hosts))
 

@@ -402,8 +402,33 @@ def test_tokens_that_the_request_itself_has_read_do_not_count_as_cached(running,
 
 
 def _cached_tokens(server, model: str) -> float:
-    label = {"model": model}
-    return server.server.metrics.registry.get_sample_value("linnet_cached_prompt_tokens_total", label) or 0.0
+    return _figure(server, "linnet_cached_prompt_tokens_total", model=model)
+
+
+def _figure(server, name: str, **labels: str) -> float:
+    return server.server.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_time_of_a_request_ends_when_its_answer_has_been_sent(running, monkeypatch, stream):
+    client, route = Client(running.url, "tiny"), "/v1/completions"
+    client.complete("warm", 1)
+    host = running.server.hosts.loaded["tiny"]
+    step = host.engine.step
+
+    def slow() -> None:
+        time.sleep(0.1)
+        step()
+
+    before = _figure(running, "linnet_request_seconds_sum", route=route)
+    with monkeypatch.context() as patched:
+        patched.setattr(host.engine, "step", slow)
+        body = {"model": "tiny", "prompt": "a", "max_tokens": 5, "ignore_eos": True, "stream": stream}
+        assert client.send("POST", route, body)[0] == 200
+    deadline = time.monotonic() + 10
+    while (taken_s := _figure(running, "linnet_request_seconds_sum", route=route) - before) < 0.4:
+        assert time.monotonic() < deadline, taken_s
+        time.sleep(0.01)
 
 
 def test_a_session_is_read_anew_under_another_policy(tmp_path):

@@ -18,6 +18,8 @@ from uuid import uuid4
 
 from starlette.responses import JSONResponse, Response
 
+from linnet.core.errors import UserError
+from linnet.data.chat_template import ChatTemplate
 from linnet.inference.constrained import Grammar, constraint_of
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling, fresh_seed
@@ -331,14 +333,34 @@ def chat_prompt(
 
     A last message of the assistant is continued instead.
     """
-    continues = messages[-1].get("role") == "assistant"
     given = dict(variables) | ({} if tools is None else {"tools": list(tools)})
-    text = host.template.render(messages, add_generation_prompt=not continues, **given)
-    if continues:
-        content = str(messages[-1].get("content", "")).strip()
-        begin, found, _ = text.rpartition(content)
-        text = begin + found
+    if messages[-1].get("role") == "assistant":
+        text = _begun_answer(host.template, messages, given)
+    else:
+        text = host.template.render(messages, add_generation_prompt=True, **given)
     return host.special_model.prompt_tokens(text)
+
+
+def _begun_answer(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+    """The text of a conversation up to the end of the answer in its last message, without blanks behind that.
+
+    The end is found by a mark that is rendered with the answer: the template may change its text, which may also stand
+    elsewhere. An answer without text is asked for as every other. `UserError` if the template does not print it.
+    """
+    *before, last = messages
+    if last.get("tool_calls"):
+        problem = "the last one is of the assistant and has tool_calls, which cannot be continued"
+        raise UserError(problem, field="messages", accepted="one with content alone, or of another role")
+    content = str(last.get("content", "")).rstrip()
+    if not content and last.keys() <= {"role", "content"}:
+        return template.render(before, add_generation_prompt=True, **variables)
+    mark = f"\ufdd0{uuid4().int}"  # no letters, blanks or signs, which a template may change
+    marked = {**last, "content": content + mark}
+    text, found, _ = template.render([*before, marked], add_generation_prompt=False, **variables).rpartition(mark)
+    if not found:
+        problem = f"{template.origin} does not print the end of the last one, which is of the assistant"
+        raise UserError(problem, field="messages", accepted="a last message of another role")
+    return text.replace(mark, "")
 
 
 async def embed(host: Host, body: EmbeddingRequest, metrics: ServerMetrics) -> Response:

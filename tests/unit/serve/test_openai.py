@@ -1,6 +1,7 @@
 """OpenAI's own client against a real server; every answer is compared with what Python gives."""
 
 import base64
+from types import SimpleNamespace
 
 import numpy as np
 import openai
@@ -8,9 +9,12 @@ import pytest
 import torch
 
 import linnet
+from linnet.core.errors import UserError
+from linnet.data.chat_template import ChatTemplate
 from linnet.serve import conformance
 from linnet.serve.app import Settings
 from linnet.serve.host import Limits
+from linnet.serve.openai import chat_prompt
 from serve_models import CHATML, write_tiny
 
 from .conftest import Running
@@ -170,6 +174,67 @@ def test_an_answer_without_a_limit_ends_where_learned_positions_do(bounded):
 def test_what_learned_positions_do_not_hold_is_refused(bounded, fields, message):
     with pytest.raises(openai.BadRequestError, match=message):
         bounded.chat.completions.create(model="learned", **fields)
+
+
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
+TURNS += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+def _rendered(content, last, **further):
+    """What is read of a question and a last message by a template that prints this for the content."""
+    template = ChatTemplate(TURNS.replace("CONTENT", content), "the template", {})
+    host = SimpleNamespace(template=template, special_model=SimpleNamespace(prompt_tokens=lambda text: text))
+    question = {"role": "user", "content": "Which?"}
+    return chat_prompt(host, [question, {"role": "assistant", "content": last, **further}])
+
+
+ASKED = "<|im_start|>user\nWhich?<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("last", ["Once", "<", "|", "im", "end", "im_end", "user", "Which?", "", " \n", "a\n b \n"])
+@pytest.mark.parametrize("content", ["m.content", "m.content | trim"])
+def test_an_answer_that_was_begun_is_continued_at_its_end(content, last):
+    assert _rendered(content, last) == ASKED + last.rstrip()
+
+
+def test_an_answer_that_was_begun_is_continued_as_the_template_prints_it():
+    thinking = "m.content.split('</think>')[-1]"
+    assert _rendered(thinking, "<think>long</think>Once") == ASKED + "Once"
+    assert _rendered("m.content | upper | e", "a < b") == ASKED.replace("Which", "WHICH") + "A &lt; B"
+    assert _rendered("m.reason ~ m.content", "", reason="Since").endswith("assistant\nSince")
+    assert _rendered("m.content ~ m.content", "ab").endswith("assistant\nabab")
+
+
+@pytest.mark.parametrize(
+    ("content", "further", "message"),
+    [
+        (
+            "'hidden'",
+            {},
+            "^messages: the template does not print the end of the last one, which is of the assistant; e",
+        ),
+        ("m.content", {"tool_calls": [{"id": "a"}]}, "^messages: the last one is of the assistant and has tool_calls"),
+    ],
+)
+def test_an_answer_whose_end_is_not_printed_is_not_continued(content, further, message):
+    with pytest.raises(UserError, match=message) as error:
+        _rendered(content, "Once", **further)
+    assert error.value.field == "messages"
+
+
+@pytest.mark.parametrize("content", ["", None, "  ", []])
+def test_an_empty_answer_is_written_from_its_beginning(client, content):
+    question = {"role": "user", "content": "Hello"}
+    settings = {"model": "tiny", "max_tokens": 5, "temperature": 0}
+    alone = client.chat.completions.create(messages=[question], **settings)
+    empty = [question, {"role": "assistant", "content": content}]
+    begun = client.chat.completions.create(messages=empty, **settings)
+    assert (begun.choices, begun.usage.prompt_tokens) == (alone.choices, alone.usage.prompt_tokens)
+    bodies = [{"model": "tiny", "messages": each} for each in ([question], empty)]
+    read = [client.post("/../tokenize", body=body, cast_to=object) for body in bodies]
+    assert read[0] == read[1]
+    response = client.responses.create(model="tiny", input=empty, max_output_tokens=5, temperature=0)
+    assert response.output_text == alone.choices[0].message.content
 
 
 def test_embeddings_are_the_mean_of_the_last_hidden_states(client, model):

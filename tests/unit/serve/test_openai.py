@@ -1,6 +1,7 @@
 """OpenAI's own client against a real server; every answer is compared with what Python gives."""
 
 import base64
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,10 @@ import torch
 import linnet
 from linnet.core.errors import UserError
 from linnet.data.chat_template import ChatTemplate
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
 from linnet.serve import conformance
 from linnet.serve.app import Settings
 from linnet.serve.host import Limits
@@ -139,9 +144,13 @@ def test_a_response_goes_on_with_the_one_before(client):
 
 @pytest.fixture(scope="module")
 def bounded(tmp_path_factory):
-    """A client of a server whose model has learned positions for 64 tokens."""
+    """A client of a server with a model of learned positions for 64 tokens, and two that follow from an input."""
     attention, folder = {"kind": "attention", "heads": 2}, tmp_path_factory.mktemp("bounded") / "learned"
     folders = {"learned": str(write_tiny(folder, attention, 1, CHATML, 64, positions="learned"))}
+    for name in ("tiny-encoder-decoder", "tiny-prefix"):
+        tokenizer, spec = Tokenizer.train("bytes", []), ModelSpec.load(name)
+        write_model(folder.parent / name, Decoder(spec).eval(), tokenizer, {})
+        folders[name] = str(folder.parent / name)
     server = Running(folders, Limits(), Settings())
     yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     server.close()
@@ -174,6 +183,37 @@ def test_an_answer_without_a_limit_ends_where_learned_positions_do(bounded):
 def test_what_learned_positions_do_not_hold_is_refused(bounded, fields, message):
     with pytest.raises(openai.BadRequestError, match=message):
         bounded.chat.completions.create(model="learned", **fields)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "field"),
+    [
+        ("/embeddings", {"input": ["a", "PROMPT"]}, "input"),
+        ("/completions", {"prompt": "PROMPT", "echo": True, "logprobs": 0}, "prompt"),
+        ("/completions", {"prompt": "PROMPT", "echo": True, "logprobs": 0, "max_tokens": 0, "stream": True}, "prompt"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("model", "prompt", "message"),
+    [
+        ("learned", "x" * 64, "{}: 65 tokens: expected at most 64 tokens, where the model's learned positions end"),
+        ("tiny-encoder-decoder", "x", "{}: the model follows from an input; expected a model of text alone"),
+        ("tiny-prefix", "x", "{}: the model follows from an input; expected a model of text alone"),
+    ],
+    ids=["learned-positions", "encoder", "prefix"],
+)
+def test_what_a_model_cannot_read_in_one_pass_is_refused(bounded, path, fields, field, model, prompt, message):
+    body = json.loads(json.dumps({"model": model, **fields}).replace("PROMPT", prompt))
+    with pytest.raises(openai.BadRequestError) as error:
+        bounded.post(path, body=body, cast_to=object)
+    assert (error.value.body["message"], error.value.param) == (message.format(field), field)
+
+
+def test_a_context_that_a_prompt_fills_is_read_in_one_pass(bounded):
+    text, logprobs = "x" * 63, {"echo": True, "logprobs": 0}
+    assert len(bounded.embeddings.create(model="learned", input=text).data) == 1
+    answer = bounded.completions.create(model="learned", prompt=text, max_tokens=0, **logprobs)
+    assert len(answer.choices[0].logprobs.tokens) == 64
 
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
@@ -248,8 +288,6 @@ def test_embeddings_are_the_mean_of_the_last_hidden_states(client, model):
 
 
 def test_json_follows_its_schema(client):
-    import json
-
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 8}, "tags": {"type": "array", "maxItems": 1}},

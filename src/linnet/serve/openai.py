@@ -102,12 +102,17 @@ class CompletionShape:
 
     def only_prompts(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         """The answer to a request for no tokens: the prompts alone."""
-        number = len(prompts) * (self.body.n or 1)
-        tokens = sum(map(len, prompts))
-        usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
-        return self._object([self._choice(index, self._echo(index), "length") for index in range(number)]) | {
-            "usage": usage
-        }
+        numbers = range(len(prompts) * (self.body.n or 1))
+        choices = [self._choice(index, self._echo(index), "length") for index in numbers]
+        return self._object(choices) | {"usage": _usage_of(prompts)}
+
+    async def only_prompts_chunks(self, prompts: Sequence[Sequence[int]]) -> AsyncGenerator[Chunk]:
+        """The same as a stream: each prompt, and its end."""
+        for index in range(len(prompts) * (self.body.n or 1)):
+            yield self._object([self._choice(index, self._echo(index), None)])
+            yield self._object([self._choice(index, [], "length")])
+        if _includes_usage(self.body):
+            yield self.usage(_usage_of(prompts))
 
     def first(self, answers: Sequence[Answer]) -> list[Chunk]:
         """The chunks before the answers: the prompts, if they are to be repeated."""
@@ -156,6 +161,12 @@ class CompletionShape:
             "top_logprobs": tops,
             "text_offset": offsets,
         }
+
+
+def _usage_of(prompts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """The usage of a request for no tokens."""
+    tokens = sum(map(len, prompts))
+    return {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
 
 
 @dataclass
@@ -230,6 +241,11 @@ Further = Callable[[Piece | Answer | None], Awaitable[Mapping[str, Any]]]
 """From a piece, an answer that has ended, or None for the prompt, to further fields of what is sent for it."""
 
 
+def _includes_usage(body: SamplingFields) -> bool:
+    """Whether the last chunk of a stream has the usage."""
+    return body.stream_options is not None and body.stream_options.include_usage
+
+
 async def _nothing_further(_: Piece | Answer | None) -> Mapping[str, Any]:
     return {}
 
@@ -249,7 +265,6 @@ async def answer(
     session: see `Answers.of`. further: the fields that it adds to the object, and to the chunks.
     """
     further = further or _nothing_further
-    includes_usage = body.stream_options is not None and body.stream_options.include_usage
 
     async def chunks() -> AsyncGenerator[Chunk]:
         async with Answers.of(host, requests, stops, metrics, session) as answers:
@@ -259,7 +274,7 @@ async def answer(
                 async for piece in pieces:
                     chunk = shape.end(piece) if isinstance(piece, Answer) else shape.piece(piece)
                     yield {**chunk, **await further(piece)}
-            if includes_usage:
+            if _includes_usage(body):
                 yield shape.usage(answers.usage)
 
     if body.stream:
@@ -281,6 +296,8 @@ async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) 
             check_read_alone(model, prompts, "prompt")
         echoes = [await host.call(partial(prompt_events, model, prompt, tops)) for prompt in prompts]
     shape = CompletionShape(body, host.name, echoes)
+    if body.max_tokens == 0 and body.stream:
+        return event_stream(shape.only_prompts_chunks(prompts), host.limits.timeout_s)
     if body.max_tokens == 0:
         return JSONResponse(shape.only_prompts(prompts))
     constraint = {"json_schema": body.json_schema, "regex": body.regex, "choices": body.choices}

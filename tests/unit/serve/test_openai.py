@@ -96,6 +96,22 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt(client, model):
     assert only.choices[0].text == PROMPT and only.usage.completion_tokens == 0
 
 
+def test_prompts_alone_are_streamed_as_answers_are(client):
+    asked = {"model": "tiny", "prompt": [PROMPT, "And"], "n": 2, "max_tokens": 0, "echo": True, "logprobs": 1}
+    whole = client.completions.create(**asked)
+    chunks = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    pieces = [piece for chunk in chunks for piece in chunk.choices]
+    texts = [choice.text for choice in whole.choices]
+    assert [(piece.index, piece.text) for piece in pieces if piece.finish_reason is None] == list(enumerate(texts))
+    assert [piece.logprobs for piece in pieces[::2]] == [choice.logprobs for choice in whole.choices]
+    assert [(piece.index, piece.text) for piece in pieces if piece.finish_reason == "length"] == [
+        (index, "") for index in range(4)
+    ]
+    assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage
+    lines = list(conformance.Client(str(client.base_url), "tiny").lines("/v1/completions", **asked))
+    assert [line for line in lines if line][-1] == b"data: [DONE]" and b"usage" not in b"".join(lines)
+
+
 def _batch(ids):
     return torch.tensor([ids])
 

@@ -237,7 +237,7 @@ class Server:
         """`POST /detokenize`: the text of token ids."""
         host = await self.hosts.get(body.model)
         check_ids(host.model, body.tokens, "tokens")
-        return JSONResponse({"text": host.model.tokenizer.decode(body.tokens)})
+        return JSONResponse({"text": await asyncio.to_thread(host.model.tokenizer.decode, body.tokens)})
 
     async def list_sessions(self, call: Call) -> Response:
         """`GET /v1/sessions`."""

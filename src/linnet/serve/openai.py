@@ -54,7 +54,10 @@ def requests_of(
     logprobs: int | None,
     constraint: Mapping[str, Any],
 ) -> list[Request]:
-    """The streams of a request: `n` for each prompt, with seeds that follow one another."""
+    """The streams of a request: `n` for each prompt, with seeds that follow one another.
+
+    A grammar may take seconds to make: endpoints call this in a thread, beside the event loop.
+    """
     settings, number = body.sampling_settings(), body.n or 1
     first_seed = settings.pop("seed", None)
     tokenizer = host.model.tokenizer
@@ -304,7 +307,7 @@ async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) 
     max_tokens = body.max_tokens
     if max_tokens is None:
         max_tokens = host.room_behind(max(prompts, key=len))
-    requests = requests_of(host, body, prompts, max_tokens, body.logprobs, constraint)
+    requests = await asyncio.to_thread(requests_of, host, body, prompts, max_tokens, body.logprobs, constraint)
     return await answer(host, requests, body.stops, shape, body, metrics)
 
 
@@ -332,12 +335,16 @@ def _ids(model: LanguageModel, prompt: str | list[int], field: str) -> list[int]
 async def chat(host: Host, body: ChatRequest, metrics: ServerMetrics) -> Response:
     """`POST /v1/chat/completions`: answer the last message of a conversation."""
     messages = [message.plain() for message in body.messages]
-    prompt = await asyncio.to_thread(chat_prompt, host, messages, body.tools, body.chat_template_kwargs)
-    max_tokens = body.max_completion_tokens or body.max_tokens or host.room_behind(prompt)
     schema = None if body.response_format is None else body.response_format.schema_or_none
     constraint = {"json_schema": schema, "regex": body.regex, "choices": body.choices}
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    requests = requests_of(host, body, [prompt], max_tokens, logprobs, constraint)
+
+    def make() -> list[Request]:
+        prompt = chat_prompt(host, messages, body.tools, body.chat_template_kwargs)
+        max_tokens = body.max_completion_tokens or body.max_tokens or host.room_behind(prompt)
+        return requests_of(host, body, [prompt], max_tokens, logprobs, constraint)
+
+    requests = await asyncio.to_thread(make)
     stops = [*body.stops, *host.template.stops]
     return await answer(host, requests, stops, ChatShape(body, host.name), body, metrics)
 

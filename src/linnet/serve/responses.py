@@ -5,6 +5,7 @@ every other prompt, so that a template which rewrites earlier turns costs time a
 https://platform.openai.com/docs/api-reference/responses.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -14,6 +15,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from linnet.inference.streams import Request
 from linnet.serve.answers import Answer, Answers, Piece
 from linnet.serve.host import Host
 from linnet.serve.metrics import ServerMetrics
@@ -166,11 +168,15 @@ async def respond(
     messages, kept = messages_of(body, before)
     if not messages:
         raise ApiError(400, "input: empty; expected a text or messages", "input")
-    prompt = chat_prompt(host, messages)
     sampling = SamplingFields(temperature=body.temperature, top_p=body.top_p, seed=body.seed)
-    max_tokens = body.max_output_tokens or host.room_behind(prompt)
     constraint = {"json_schema": _schema(body)}
-    requests = requests_of(host, sampling, [prompt], max_tokens, None, constraint)
+
+    def make() -> list[Request]:
+        prompt = chat_prompt(host, messages)
+        max_tokens = body.max_output_tokens or host.room_behind(prompt)
+        return requests_of(host, sampling, [prompt], max_tokens, None, constraint)
+
+    requests = await asyncio.to_thread(make)
     shape, stops = ResponseShape(body, host.name), host.template.stops
 
     def keep(answer: Answer) -> None:

@@ -14,8 +14,12 @@ import pytest
 
 import linnet
 from linnet.core.errors import UserError
+from linnet.data.chat_template import ChatTemplate
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inference.streams import Request
+from linnet.serve import openai
 from linnet.serve.answers import Answers
 from linnet.serve.app import Settings
 from linnet.serve.conformance import Client
@@ -496,6 +500,48 @@ def test_a_model_is_unloaded_for_another(folders):
         assert sum(thread.name.startswith("engine of") for thread in own) <= 1
     finally:
         server.close()
+
+
+MESSAGES = [{"role": "user", "content": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "made"),
+    [
+        ("/v1/completions", {"prompt": "a", "regex": "[ab]+", "n": 2}, ["prompt_tokens", "Grammar", "Grammar"]),
+        ("/v1/chat/completions", {"messages": MESSAGES, "regex": "[ab]+"}, ["render", "prompt_tokens", "Grammar"]),
+        (
+            "/v1/responses",
+            {"input": "a", "text": {"format": {"type": "json_object"}}},
+            ["render", "prompt_tokens", "Grammar"],
+        ),
+        ("/tokenize", {"messages": MESSAGES}, ["render", "prompt_tokens"]),
+        ("/v1/embeddings", {"input": "a"}, ["prompt_tokens"]),
+        ("/detokenize", {"tokens": [5]}, ["decode"]),
+    ],
+)
+def test_prompts_and_grammars_are_made_beside_the_event_loop(running, monkeypatch, path, body, made):
+    """In whose thread a long prompt, or a large schema, would keep all other streams waiting."""
+    client = Client(running.url, "tiny")
+    client.complete("warm", 1)
+    found: list[tuple[str, bool]] = []
+
+    def watch(owner, name: str) -> None:
+        called = getattr(owner, name)
+
+        def watched(*given, **named):
+            found.append((name, threading.current_thread() is running._thread))
+            return called(*given, **named)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    places = [(openai, "Grammar"), (ChatTemplate, "render"), (LanguageModel, "prompt_tokens"), (Tokenizer, "decode")]
+    for owner, name in places:
+        watch(owner, name)
+    limit = {"max_output_tokens": 2} if path == "/v1/responses" else {"max_tokens": 2}
+    status, answer = client.send("POST", path, {"model": "tiny", **body, **(limit if "Grammar" in made else {})})
+    assert status == 200, answer
+    assert [one for one in found if one[0] in made] == [(name, False) for name in made]
 
 
 @pytest.mark.parametrize("method", ["submit", "step"])

@@ -199,14 +199,21 @@ class LanguageModel:
 
     def _documents(self, texts: str | Sequence[str], name: str) -> list[list[int]]:
         """The tokens of texts that begin documents; `UserError` if the model cannot read them alone, or so many."""
-        spec, rows = self.spec, [self.prompt_tokens(text) for text in texts_of("text", texts)]
+        rows = [self.prompt_tokens(text) for text in texts_of("text", texts)]
+        self.check_read_alone(rows, "text", name)
+        return rows
+
+    def check_read_alone(self, rows: Sequence[Sequence[int]], field: str, caller: str | None = None) -> None:
+        """`UserError` if the model cannot read rows of tokens in one pass, without an input and without a state.
+
+        field: names the rows in messages; caller: who reads them, where the model is what cannot be (None: the field).
+        """
+        spec, longest = self.spec, max(map(len, rows), default=0)
         if spec.encoder is not None or spec.prefix:
-            raise UserError(f"{name}: the model follows from an input; expected a model of text alone")
-        longest = max(map(len, rows), default=0)
+            raise UserError("the model follows from an input", field=caller or field, accepted="a model of text alone")
         if spec.embedding.positions == "learned" and longest > spec.context_length:
             accepted = f"at most {spec.context_length} tokens, where the model's learned positions end"
-            raise UserError(field="text", value=f"{longest} tokens", accepted=accepted)
-        return rows
+            raise UserError(field=field, value=f"{longest} tokens", accepted=accepted)
 
     @overload
     def generate(

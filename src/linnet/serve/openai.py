@@ -296,7 +296,7 @@ async def complete(host: Host, body: CompletionRequest, metrics: ServerMetrics) 
     if body.echo:
         tops = body.logprobs
         if tops is not None:
-            check_read_alone(model, prompts, "prompt")
+            model.check_read_alone(prompts, "prompt")
         echoes = [await host.call(partial(prompt_events, model, prompt, tops)) for prompt in prompts]
     shape = CompletionShape(body, host.name, echoes)
     if body.max_tokens == 0 and body.stream:
@@ -395,7 +395,7 @@ async def embed(host: Host, body: EmbeddingRequest, metrics: ServerMetrics) -> R
     if not inputs or not all(inputs):
         raise ApiError(400, "input: empty; expected at least one text, none of them empty", "input")
     prompts = await asyncio.to_thread(lambda: [_ids(host.model, text, "input") for text in inputs])
-    check_read_alone(host.model, prompts, "input")
+    host.model.check_read_alone(prompts, "input")
     vectors_ND = await host.call(partial(mean_hidden, host.model.decoder, prompts))
     tokens = sum(map(len, prompts))
     metrics.prompt_tokens.labels(host.name).inc(tokens)
@@ -430,16 +430,3 @@ def check_ids(model: LanguageModel, tokens: Sequence[int], field: str) -> None:
     wrong = next((token for token in tokens if token >= size), None)
     if wrong is not None:
         raise ApiError(400, f"{field}: {wrong}: expected ids from 0 to {size - 1}", field)
-
-
-def check_read_alone(model: LanguageModel, prompts: Sequence[Sequence[int]], field: str) -> None:
-    """`UserError` for prompts that the model cannot read in one pass, of which `LanguageModel.logprobs` has the rules.
-
-    Prompts of streams are checked by the engine.
-    """
-    spec, longest = model.spec, max(map(len, prompts))
-    if spec.encoder is not None or spec.prefix:
-        raise UserError("the model follows from an input", field=field, accepted="a model of text alone")
-    if spec.embedding.positions == "learned" and longest > spec.context_length:
-        accepted = f"at most {spec.context_length} tokens, where the model's learned positions end"
-        raise UserError(field=field, value=f"{longest} tokens", accepted=accepted)

@@ -60,6 +60,20 @@ def test_a_text_is_what_the_constraint_says(model: str, capfdbinary, tmp_path: P
     assert run(capfdbinary, *options, "--choice", "blue", "--load-state", saved)[1] == "blue\n"
 
 
+def test_a_file_is_read_also_where_its_name_could_be_the_text(model: str, capfdbinary, tmp_path: Path):
+    pytest.importorskip("llguidance")
+    options = [model, "--max-tokens", "60", "--seed", "2", "--no-stream"]
+    (tmp_path / "C:rules.lark").write_text('start: "x" | "(" start ")"')
+    assert re.fullmatch(r"\(*x\)*\n", run(capfdbinary, *options, "--grammar", str(tmp_path / "C:rules.lark"))[1])
+    (tmp_path / "{1}.json").write_text('{"enum": [12]}')
+    assert run(capfdbinary, *options, "--json-schema", str(tmp_path / "{1}.json"))[1] == "12\n"
+    spaces = " " * 5000  # more than a name has
+    assert re.fullmatch(r"x\n", run(capfdbinary, *options, "--grammar", f'start: "x"{spaces}')[1])
+    assert run(capfdbinary, *options, "--json-schema", f'{{"enum": [12]}}{spaces}')[1] == "12\n"
+    code, _, err = run(capfdbinary, *options, "--grammar", str(tmp_path / "nowhere.lark"))
+    assert code == 2 and "nowhere.lark: No such file or directory; expected a file, or the text itself" in err
+
+
 def test_several_texts_are_those_of_their_seeds(model: str, capfdbinary):
     options = [model, "--prompt", "Once", "--max-tokens", "9"]
     alone = [run(capfdbinary, *options, "--seed", str(seed))[1] for seed in (4, 5, 6)]

@@ -112,12 +112,20 @@ class ContinuationOptions:
 
     stop: StopTexts = None
     json_schema: Annotated[
-        str | None, option("FILE|TEXT", "The text is JSON of this schema, from a file or as it stands.")
+        str | None,
+        option(
+            "FILE|TEXT", "The text is JSON of this schema: the file of this name, or without one the schema itself."
+        ),
     ] = None
     regex: Annotated[str | None, option("EXPRESSION", "The whole text matches this regular expression.")] = None
     choice: Annotated[list[str] | None, option("TEXT", "The text is one of these (repeatable).")] = None
     grammar: Annotated[
-        str | None, option("FILE|TEXT", "The text follows these rules, in llguidance's form of Lark.")
+        str | None,
+        option(
+            "FILE|TEXT",
+            "The text follows these rules, in llguidance's form of Lark: the file of this name, or without one the "
+            "rules themselves.",
+        ),
     ] = None
     n: Annotated[
         int, typer.Option("--n", min=1, max=MAX_TEXTS, metavar="N", help="Texts, each with a seed one higher.")
@@ -177,10 +185,11 @@ class ContinuationOptions:
         from linnet.inference.constrained import constraint_of
 
         json_schema, grammar = self.json_schema, self.grammar
-        if json_schema is not None and json_schema.strip() not in ("true", "false") and "{" not in json_schema:
-            json_schema = _read(json_schema, "--json-schema")
-        if grammar is not None and ":" not in grammar:
-            grammar = _read(grammar, "--grammar")
+        if json_schema is not None:
+            is_text = json_schema.strip() in ("true", "false") or "{" in json_schema
+            json_schema = _file_or_text(json_schema, "--json-schema", is_text)
+        if grammar is not None:
+            grammar = _file_or_text(grammar, "--grammar", ":" in grammar)
         return constraint_of(json_schema, self.regex, self.choice or None, grammar)
 
     def ending(self) -> dict[str, Any]:
@@ -258,6 +267,18 @@ class ToolOptions:
                 raise UserError(field="tool_rounds", value=self.tool_rounds, accepted="--tools beside it")
             return None, 0
         return load_tools(self.tools), MAX_ROUNDS if self.tool_rounds is None else self.tool_rounds
+
+
+def _file_or_text(given: str, name: str, is_text: bool) -> str:
+    """The content of the file that is given, or the text itself if there is no such file and it has the form of one.
+
+    Rules and schemas have characters that paths may have as well, such as the colon of a drive.
+    """
+    try:
+        is_file = Path(given).is_file()
+    except OSError:  # a text that is too long for a name
+        is_file = False
+    return given if is_text and not is_file else _read(given, name)
 
 
 def _read(path: str, name: str) -> str:

@@ -1,7 +1,8 @@
 """`linnet chat` with tools: what it prints, and what the model reads."""
 
+import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from linnet.cli.chat import Conversation
 from linnet.cli.main import main
 from linnet.cli.text_options import ToolOptions
+from linnet.core import files
 from linnet.core.errors import UserError
 from linnet.data.chat_setup import CONTROL_TOKENS, OWN_TEMPLATE
 from linnet.data.chat_template import ChatTemplate
@@ -137,6 +139,58 @@ def test_an_answer_ends_with_learned_positions_and_a_full_context_is_told(capsys
     talk.max_tokens = 4
     talk.say("How?")
     assert capsys.readouterr().err == "0 messages\n"
+
+
+def test_the_seed_behind_the_largest_one_is_0(model: LanguageModel):
+    talk, _ = conversation(model, ["One.", "Two."])
+    talk.sampling = Sampling(seed=2**63 - 1)
+    talk.say("?")
+    assert [message["content"] for message in talk.messages] == ["?", "One."] and talk.sampling.seed == 0
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_failure_of_the_system_to_save_or_load_is_one_line(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    talk, _ = conversation(model, [])
+    full = OSError(errno.ENOSPC, "No space left on device", "a.json")
+    monkeypatch.setattr(files, "write_json", failing(full))
+    with pytest.raises(UserError, match=r"^/save a\.json: No space left on device$"):
+        talk.command("/save a.json")
+    monkeypatch.setattr(files, "read_json", failing(OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(UserError, match=r"^/load a\.json: Input/output error$"):
+        talk.command("/load a.json")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"^/save .*: embedded null byte$"):
+        talk.command(f"/save {tmp_path}/a \0")
+    with pytest.raises(UserError, match=r"nowhere\.json: no such file$"):
+        talk.command(f"/load {tmp_path}/nowhere.json")
+
+
+def test_ctrl_c_in_a_command_does_not_end_the_program(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+):
+    write_model(tmp_path / "m", model.decoder, model.tokenizer, {})
+    monkeypatch.setattr(files, "write_json", failing(KeyboardInterrupt()))
+    monkeypatch.setattr("sys.stdin", StringIO("/save a.json\n/rewind\n"))
+    assert main(["chat", str(tmp_path / "m")]) == 0
+    assert capfd.readouterr().err.endswith("interrupted\nerror: 1 questions: the conversation has 0\n")
+
+
+def test_ctrl_c_before_an_answer_begins_takes_the_question_back(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
+    talk, _ = conversation(model, ["One."])
+    talk.say("?")
+    before = list(talk.messages)
+    monkeypatch.setattr(ChatTemplate, "render", failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        talk.say("?")
+    assert talk.messages == before
 
 
 def test_rounds_need_tools(model: LanguageModel, tmp_path: Path, capfd):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from linnet.cli import process
 from linnet.cli.main import main
 from linnet.training.trainer import Trainer
 
@@ -22,13 +23,13 @@ def test_sigterm_in_the_middle_of_prepare_leaves_nothing_behind(tmp_path: Path):
     text.write_text("".join(f"the bird {n} sang to the tree {n % 977}.\n\n" for n in range(400_000)))
     out = tmp_path / "out" / "data"
     command = [sys.executable, "-m", "linnet", "prepare", str(text), "--tokenizer", "bytes", "--out", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    preparing = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline_s = time.monotonic() + 60
     while not (out.parent.exists() and any(out.parent.iterdir())):
-        assert process.poll() is None and time.monotonic() < deadline_s, "it was over before it could be stopped"
+        assert preparing.poll() is None and time.monotonic() < deadline_s, "it was over before it could be stopped"
         time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 128 + signal.SIGTERM
+    preparing.send_signal(signal.SIGTERM)
+    assert preparing.wait(60) == 128 + signal.SIGTERM
     assert not out.parent.exists()
 
 
@@ -72,6 +73,26 @@ def test_a_signal_is_heard_where_a_library_swallows_its_exception(number: int, c
     program = SWALLOWED.format(number=int(number), what=what)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", line)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="this system repeats no signal")
+def test_a_command_that_goes_on_behind_ctrl_c_forgets_it_and_no_other_signal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "_received", [])
+    with pytest.raises(KeyboardInterrupt):
+        process.leave(signal.SIGINT, None)
+    with pytest.raises(KeyboardInterrupt):
+        process.leave(signal.SIGALRM, None)  # repeated, because its exception was lost
+    process.forget_interruption()
+    assert process.received_signal() is None
+    process.leave(signal.SIGALRM, None)
+    with pytest.raises(KeyboardInterrupt):
+        process.leave(signal.SIGINT, None)
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT):
+        with pytest.raises(SystemExit, match="143"):
+            process.leave(number, None)
+    with pytest.raises(SystemExit, match="143"):
+        process.forget_interruption()
+    assert process.received_signal() == signal.SIGTERM
 
 
 COMPARISON = """

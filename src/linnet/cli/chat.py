@@ -3,12 +3,14 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linnet.cli import process
 from linnet.cli.console import note, notes_after_text
 from linnet.cli.layer_options import DefaultCachePolicy
 from linnet.cli.options import MachineOptions, with_option_groups
@@ -17,7 +19,7 @@ from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.data.chat_template import ChatTemplate
-    from linnet.data.tools import Tools
+    from linnet.data.tools import ToolCall, Tools
     from linnet.inference.cache_policy import CachePolicies
     from linnet.inference.engine import Engine
     from linnet.inference.language_model import LanguageModel
@@ -47,6 +49,9 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 MAX_REWIND_DIGITS = 9
 
+STOPPED, NOT_RUN = "error: stopped by the user", "error: not run"
+"""What the model reads of a call of a tool that Ctrl-C stopped, and of the calls behind it."""
+
 KEPT_BYTES = 256 << 20
 """Of states of the conversation and its forks, so that nothing is read twice."""
 
@@ -68,9 +73,9 @@ def chat(
     Example: linnet chat models/smollm2 --system "Answer briefly."
 
     A conversation is read as the model's own chat template writes it; a base model, which has none, reads a plain
-    transcript (User: ... Assistant:). Ctrl-C stops an answer, not the program. Lines that begin with a slash are
-    commands; /help lists them. Control characters of an answer are printed as escapes. Without a terminal the messages
-    are the lines of the standard input.
+    transcript (User: ... Assistant:). Ctrl-C stops an answer or a tool, not the program. Lines that begin with a slash
+    are commands; /help lists them. Control characters of an answer are printed as escapes. Without a terminal the
+    messages are the lines of the standard input.
 
     --tools runs the calls in an answer and tells the model their results, which are shown as [NAME] RESULT; the model
     then goes on. A tool is each public function of a Python file, which the chat template lists, or the calculator of
@@ -113,6 +118,8 @@ def chat(
                 return
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
+        except KeyboardInterrupt:  # between the steps of an answer, or in a command
+            note("interrupted")
 
 
 def _lines() -> Iterator[str]:
@@ -130,6 +137,8 @@ def _lines() -> Iterator[str]:
             read = session.prompt
     while True:
         try:
+            process.forget_interruption()
+            sys.stdout.flush()  # `input` does it, too, and drops the exception of a signal that comes meanwhile
             line = read().strip()
         except EOFError:
             return
@@ -142,6 +151,19 @@ def _lines() -> Iterator[str]:
 def shown(text: str) -> str:
     r"""Text of a model as it is printed, with escapes (`\x1b`) in place of control characters; other text is kept."""
     return CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+
+
+@contextmanager
+def _file_errors(command: str) -> Iterator[None]:
+    """`UserError` where the system refuses a file or fails, such as for a full disk: the conversation goes on."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        path, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or str(error)
+        place = f"{path}: " if path is not None and not command.endswith(f" {path}") else ""
+        raise UserError(f"{command}: {place}{reason}") from None
 
 
 @dataclass
@@ -173,12 +195,12 @@ class Conversation:
     def say(self, text: str) -> None:
         """Add a message, and print the answer as it grows; Ctrl-C ends it, and what has come stays.
 
-        Calls of tools in an answer are run, and the model goes on with their results.
+        Calls of tools in an answer are run, and the model goes on with their results, unless Ctrl-C stops one.
         """
         before, self.messages = self.messages, [*self.messages, {"role": "user", "content": text}]
         try:
             self._go_on()
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             self.messages = before
             raise
 
@@ -187,14 +209,33 @@ class Conversation:
         for left in range(self.rounds, -1, -1):
             answer, is_whole = self._answer()
             self.messages.append({"role": "assistant", "content": answer})
-            if self.tools is None or not is_whole or not self.tools.calls(answer):
+            calls = self.tools.calls(answer) if self.tools is not None and is_whole else []
+            if not calls:
                 return
             if not left:
                 note(f"note: {self.rounds} rounds of calls; the last one is not run (--tool-rounds)")
                 return
-            for result in self.tools.results(answer):
-                print(f"[{shown(result['name'])}] {shown(result['content'])}")
-                self.messages.append(result)
+            if not self._run_tools(calls):
+                return
+
+    def _run_tools(self, calls: "list[ToolCall]") -> bool:
+        """Run calls, print their results and add them to the messages; False if Ctrl-C stopped one.
+
+        The calls behind that one are not run, but have a message as well: some templates refuse a call without one.
+        """
+        from linnet.data.tools import result_message
+
+        assert self.tools is not None
+        is_stopped = False
+        for call in calls:
+            try:
+                content = NOT_RUN if is_stopped else self.tools.run(call)
+            except KeyboardInterrupt:
+                content, is_stopped = STOPPED, True
+            process.forget_interruption()  # the tool may have swallowed SIGTERM
+            print(f"[{shown(call.name)}] {shown(content)}")
+            self.messages.append(result_message(call, content))
+        return not is_stopped
 
     def _answer(self) -> tuple[str, bool]:
         """Print an answer to the messages so far; its text, and False if it was stopped."""
@@ -229,7 +270,7 @@ class Conversation:
         print(shown(rest))
         if room < self.max_tokens and stream.finish_reason == "length":
             note(f"note: the answer ends where the context of {self.model.spec.context_length:,} tokens is full")
-        self.sampling = replace(self.sampling, seed=(self.sampling.seed or 0) + 1)
+        self.sampling = replace(self.sampling, seed=((self.sampling.seed or 0) + 1) % 2**63)
         return answer + rest, is_whole
 
     def _text(self, add_generation_prompt: bool = True) -> str:
@@ -290,13 +331,15 @@ class Conversation:
 
         if not name:
             raise UserError("/save: expected the name of a file")
-        write_json(Path(name), {"model": self.model.spec.name, "messages": self.messages})
+        with _file_errors(f"/save {name}"):
+            write_json(Path(name), {"model": self.model.spec.name, "messages": self.messages})
         print(f"conversation: {name}", file=sys.stderr)
 
     def _load(self, name: str) -> None:
         from linnet.core.files import read_json
 
-        plain = read_json(Path(name))
+        with _file_errors(f"/load {name}"):
+            plain = read_json(Path(name))
         messages = plain.get("messages") if isinstance(plain, dict) else None
         accepted = "messages, a list with the role and content of each, as /save writes it"
         if not isinstance(messages, list) or not all(

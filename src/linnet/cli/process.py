@@ -64,8 +64,8 @@ class _LossyStream(io.FileIO):
 def listen() -> None:
     """Turn signals into exceptions, so that no half-written file stays; ignored signals (`nohup`) stay ignored.
 
-    The first signal is remembered, because a library may swallow the exception or turn it into another one. `train`
-    and `demo` save first (`core.system.StopRequest`).
+    Signals are remembered, because a library may swallow the exception or turn it into another one. `train` and `demo`
+    save first (`core.system.StopRequest`).
     """
     for number in ENDING_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -74,8 +74,16 @@ def listen() -> None:
 
 
 def received_signal() -> signal.Signals | None:
-    """Return the first signal that was received."""
-    return _received[0] if _received else None
+    """Return the first signal that was received, but Ctrl-C, behind which a command may go on, only without another."""
+    others = (number for number in _received if number != signal.SIGINT)
+    return next(others, _received[0] if _received else None)
+
+
+def forget_interruption() -> None:
+    """Let a command go on behind Ctrl-C; `SystemExit` if another signal came whose exception was swallowed."""
+    _received[:] = [number for number in _received if number != signal.SIGINT]
+    if _received:
+        raise SystemExit(exit_code(_received[0]))
 
 
 def exit_code(number: int | None) -> int:
@@ -87,9 +95,12 @@ def leave(number: int, frame: Any) -> None:
     """End the command: `KeyboardInterrupt` for Ctrl-C, `SystemExit` with a shell's exit code for other signals."""
     if number != getattr(signal, "SIGALRM", None):
         _received.append(signal.Signals(number))
-    if _received[0] == signal.SIGINT:
+    reason = received_signal()
+    if reason is None:  # a lost Ctrl-C is repeated that has been forgotten since
+        return
+    if reason == signal.SIGINT:
         raise KeyboardInterrupt
-    raise SystemExit(exit_code(_received[0]))
+    raise SystemExit(exit_code(reason))
 
 
 def _raise_again(found: Any) -> None:

@@ -68,9 +68,9 @@ class Tools:
 
     def results(self, answer: str) -> list[dict[str, Any]]:
         """Run the calls of an answer: a message of the role `tool` for each; none for an ordinary answer."""
-        return [{"role": "tool", "name": call.name, "content": self._run(call)} for call in self.calls(answer)]
+        return [result_message(call, self.run(call)) for call in self.calls(answer)]
 
-    def _run(self, call: ToolCall) -> str:
+    def run(self, call: ToolCall) -> str:
         """What a call gives, as text; what went wrong is told to the model, which may try again."""
         if call.problem is not None:
             return f"error: {call.problem}"
@@ -82,6 +82,11 @@ class Tools:
             return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
         except (Exception, SystemExit) as error:  # a function of the user's may raise any, or return what JSON has not
             return f"error: {one_line(f'{type(error).__name__}: {error}')}"
+
+
+def result_message(call: ToolCall, content: str) -> dict[str, Any]:
+    """The message that tells the model what a call gave."""
+    return {"role": "tool", "name": call.name, "content": content}
 
 
 def load_tools(named: Sequence[str | Path]) -> Tools:

@@ -75,5 +75,5 @@ def converse(
         for result in results:
             show(f"[{result['name']}] {result['content']}\n")
         asked += results
-        chosen = replace(chosen, seed=(chosen.seed or 0) + 1)
+        chosen = replace(chosen, seed=((chosen.seed or 0) + 1) % 2**63)
     return asked[begun:]

@@ -59,6 +59,11 @@ def test_calls_are_run_until_an_answer_has_none(model, script):
     assert prompts[1] == f"{prompts[0]}calculator(12 * 3){result}"
 
 
+def test_the_seed_behind_the_largest_one_is_0(model, script):
+    converse(model, QUESTION, load_tools(["calculator"]), 30, Sampling(seed=2**63 - 1))
+    assert [sampling.seed for _, sampling in script] == [2**63 - 1, 0, 1]
+
+
 def test_rounds_are_bounded_and_a_system_message_is_kept(model, script):
     own = [{"role": "system", "content": "Count."}, *QUESTION]
     found = converse(model, own, load_tools(["calculator"]), 30, rounds=1)

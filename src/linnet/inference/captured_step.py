@@ -310,6 +310,8 @@ def export_step(
     inline_regions_without_autocast(program.graph_module)
     if uses_library:
         use_native_products(program)
+    if decoder.device.type == "cpu":
+        use_float32_batched_products(program)
     use_sums_of_products(program)
     return program, shapes
 
@@ -369,6 +371,28 @@ def use_sums_of_products(program: "torch.export.ExportedProgram") -> None:
                 )
         convolution.replace_all_uses_with(result)
         graph.erase_node(convolution)
+    program.graph_module.recompile()
+
+
+def use_float32_batched_products(program: "torch.export.ExportedProgram") -> None:
+    """Compute batched products of matrices in bfloat16, as those of block-diagonal gates, in float32.
+
+    On processors without AMX, PyTorch's product of a few rows in bfloat16 takes 15 us whatever its size, and the same
+    in float32 2 us.
+    """
+    aten, graph = torch.ops.aten, program.graph_module.graph
+    for target in (aten.baddbmm.default, aten.bmm.default):
+        for product in graph.find_nodes(op="call_function", target=target):
+            if product.meta["val"].dtype != torch.bfloat16:
+                continue
+            with graph.inserting_before(product):
+                wide = [insert(graph, aten.to.dtype, each, torch.float32) for each in product.args]
+                sums = graph.call_function(target, tuple(wide))
+                with product.meta["val"].fake_mode:  # the product itself refuses a number of rows that is a symbol here
+                    sums.meta["val"] = product.meta["val"].float()
+                result = insert(graph, aten.to.dtype, sums, torch.bfloat16)
+            product.replace_all_uses_with(result)
+            graph.erase_node(product)
     program.graph_module.recompile()
 
 

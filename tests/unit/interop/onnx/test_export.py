@@ -10,7 +10,9 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.onnx import export, trace
+from linnet.interop.onnx.engine import Graphs
 from linnet.interop.onnx.export import STEPS, Allowed, export_onnx
+from linnet.layers.cache_policy import FULL
 
 onnx = pytest.importorskip("onnx")
 
@@ -86,6 +88,22 @@ def test_what_fails_the_gate_leaves_nothing(model: Path, tmp_path: Path, monkeyp
     with pytest.raises(UserError, match=r"logits differ by .* of their spread: expected at most 1e-12"):
         export_onnx(model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("found", "passes"), [(0.2774, True), (0.2784, False), (0.2730, False)])
+def test_rounding_may_cost_as_much_where_a_text_is_easy(
+    found: float, passes: bool, exported: tuple[Path, Any], model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A share of half a bit per byte, and not of the 0.2757 with which this model predicts its own text."""
+    bits = iter([0.2757, found])
+    monkeypatch.setattr(export, "bits_per_byte", lambda *_: next(bits))
+    source, graphs = load(model, device="cpu"), Graphs(exported[0])
+    policies = [FULL] * source.spec.layers
+    if passes:
+        assert export.check_graphs(source, graphs, policies, "int8").graph_bits_per_byte == found
+    else:
+        with pytest.raises(UserError, match=r"the model has 0\.2757: expected the same within 0\.0025"):
+            export.check_graphs(source, graphs, policies, "int8")
 
 
 @pytest.mark.usefixtures("made")

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from linnet.core.errors import first_line
 from linnet.inference.captured_step import PassFunction
@@ -53,10 +52,12 @@ def graph_of(step: PassFunction, tokens: int | None) -> "onnx.ModelProto":
     traced, flat = tokens or EXAMPLE_TOKENS, step.flat
     with _quiet(), torch.no_grad():
         # The states of a stream that has begun: growing tensors have a length other than 0 and 1, which are traced as
-        # constants. This pass also makes the tables that layers keep as numbers; made in a trace they would be symbols.
-        tensors = [tensor.clone() for tensor in flat.tensors.values()]
-        first = torch.arange(EXAMPLE_TOKENS)[None] % step.decoder.spec.vocab_size
-        states: list[Tensor] = step(first, torch.zeros(1, dtype=torch.int64), tensors)[1]
+        # constants. It reads token by token, since a bank reads several tokens as whole chunks only. These passes also
+        # make the tables that layers keep as numbers; made in a trace they would be symbols.
+        states = [tensor.clone() for tensor in flat.tensors.values()]
+        for place in range(EXAMPLE_TOKENS):
+            token = torch.full((1, 1), place % step.decoder.spec.vocab_size)
+            states = step(token, torch.tensor([place]), states)[1]
         example = (torch.zeros(1, traced, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), states)
         places = Dim("places", min=2)
         of_states = [

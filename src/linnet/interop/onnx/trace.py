@@ -58,6 +58,9 @@ def graph_of(step: PassFunction, tokens: int | None) -> "onnx.ModelProto":
         for place in range(EXAMPLE_TOKENS):
             token = torch.full((1, 1), place % step.decoder.spec.vocab_size)
             states = step(token, torch.tensor([place]), states)[1]
+        if traced > 1:
+            tensors = [tensor.clone() for tensor in flat.tensors.values()]
+            step(torch.zeros(1, traced, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), tensors)
         example = (torch.zeros(1, traced, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), states)
         places = Dim("places", min=2)
         of_states = [

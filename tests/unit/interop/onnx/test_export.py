@@ -6,13 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from small_decoders import block, decoder_with_weights
 
 from linnet.core.errors import UserError
+from linnet.inference.captured_step import PassFunction, StateTensors
 from linnet.inference.language_model import load
 from linnet.interop.onnx import export, trace
 from linnet.interop.onnx.engine import Graphs
 from linnet.interop.onnx.export import STEPS, Allowed, export_onnx
 from linnet.layers.cache_policy import FULL
+from linnet.layers.mixers.ted import BankCache
 
 onnx = pytest.importorskip("onnx")
 
@@ -163,3 +166,10 @@ def test_a_missing_prompt_graph_is_noted(model: Path, tmp_path: Path, monkeypatc
 def test_weights_that_cannot_be_are_refused(model: Path, tmp_path: Path, weights: str):
     with pytest.raises(UserError, match=rf"precision: {weights}: expected one of float32, int8, int4"):
         export_onnx(model, tmp_path / "out", precision=weights)
+
+
+def test_the_step_of_a_bank_is_followed():
+    """Which reads several tokens as whole chunks only, so that the example of its graph is read one by one."""
+    decoder = decoder_with_weights([block({"kind": "ted"})])
+    graph = trace.graph_of(PassFunction(decoder, StateTensors.of(decoder, 64, BankCache(64))), 1)
+    assert {value.name for value in graph.graph.output} > {trace.LOGITS}

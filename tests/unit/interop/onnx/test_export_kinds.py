@@ -7,11 +7,8 @@ from graph_cases import CASES, decoder_of_case
 from small_decoders import written
 
 
-QUICK = "ted, a bank"
-"""The case that differs most from the others, whose exports other quick tests have."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(one, marks=() if one == QUICK else pytest.mark.slow) for one in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_graphs_of_every_kind_compute_what_the_model_computes(name: str, tmp_path: Path):
     pytest.importorskip("onnxruntime")
     from linnet.interop.onnx.export import export_onnx

@@ -91,7 +91,7 @@ class Cell:
         return self.size, self.precision, self.kind, str(self.rows)
 
 
-class Apart:
+class OwnProcess:
     """The ordinary step of a checkout, in a process of its own (`decode_worker.py`)."""
 
     def __init__(self, checkout: Path, spec: ModelSpec, cell: Cell, threads: int) -> None:
@@ -193,11 +193,11 @@ def measure(cell: Cell, decoder: Decoder, checkout: Path | None, rounds: int) ->
         "ordinary": timed(lambda own: ordinary_step(decoder, own)),
         "engine": engine_steps(decoder, state),
     }
-    apart: dict[str, Apart] = {}
+    processes: dict[str, OwnProcess] = {}
     if checkout is not None and cell.cache_policy == FULL.label:
-        for name, folder in (("before", checkout), ("apart", Path(__file__).parents[1])):
-            apart[name] = Apart(folder, decoder.spec, cell, torch.get_num_threads())
-            contestants[name] = apart[name].seconds
+        for name, folder in (("before", checkout), ("own_process", Path(__file__).parents[1])):
+            processes[name] = OwnProcess(folder, decoder.spec, cell, torch.get_num_threads())
+            contestants[name] = processes[name].seconds
     steps = {name: max(3, min(MOST_STEPS, round(ROUND_S / run(3)))) for name, run in contestants.items()}
     for _ in range(2):  # the engine compares both forms before it takes the faster one
         contestants["engine"](20)
@@ -205,7 +205,7 @@ def measure(cell: Cell, decoder: Decoder, checkout: Path | None, rounds: int) ->
     for _ in range(rounds):
         for name, run in contestants.items():
             times_s[name].append(run(steps[name]))
-    for process in apart.values():
+    for process in processes.values():
         process.close()
     found = {f"{name}_ms": round(statistics.median(each) * 1e3, 4) for name, each in times_s.items()}
     return found | {"behind": min(state.positions), "error": error, "rounds": rounds}
@@ -224,8 +224,9 @@ def with_ratios(results: dict[str, Any]) -> dict[str, Any]:
                         "times_as_fast_as_ordinary": cell.get("ordinary_ms"),
                         "times_as_fast_as_before": cell.get("before_ms"),
                     }
-                    if cell.get("apart_ms"):
-                        cell["ordinary_times_as_fast_as_before"] = round(cell["before_ms"] / cell["apart_ms"], 3)
+                    if cell.get("own_process_ms"):
+                        ratio = cell["before_ms"] / cell["own_process_ms"]
+                        cell["ordinary_times_as_fast_as_before"] = round(ratio, 3)
                     cell |= {name: round(other / ms, 3) for name, other in ratios.items() if other and ms}
                     if rows != "1" and one and "engine_ms" in cell:
                         cell["share_of_rows_times_one"] = round(cell["engine_ms"] / (int(rows) * one), 3)

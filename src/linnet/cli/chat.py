@@ -241,6 +241,7 @@ class Conversation:
         """Print an answer to the messages so far; its text, and False if it was stopped."""
         from linnet.inference.cache_policy import open_ended_policies
         from linnet.inference.prefill import room_behind
+        from linnet.inference.sampling import following_seed
         from linnet.inference.streams import Request
         from linnet.inference.text_events import TextEvents
 
@@ -270,7 +271,7 @@ class Conversation:
         print(shown(rest))
         if room < self.max_tokens and stream.finish_reason == "length":
             note(f"note: the answer ends where the context of {self.model.spec.context_length:,} tokens is full")
-        self.sampling = replace(self.sampling, seed=((self.sampling.seed or 0) + 1) % 2**63)
+        self.sampling = replace(self.sampling, seed=following_seed(self.sampling.seed))
         return answer + rest, is_whole
 
     def _text(self, add_generation_prompt: bool = True) -> str:

@@ -88,9 +88,11 @@ def print_several(
 
 def _text_reports(completions: "list[Completion]", seed: int, logprobs: int | None) -> list[dict[str, Any]]:
     """Several texts for JSON, each with its seed."""
+    from linnet.inference.sampling import following_seed
+
     texts: list[dict[str, Any]] = []
     for number, completion in enumerate(completions):
-        report: dict[str, Any] = {"text": completion.text, "seed": (seed + number) % 2**63}
+        report: dict[str, Any] = {"text": completion.text, "seed": following_seed(seed, number)}
         report |= {"finish_reason": completion.finish_reason, "tokens": len(completion.events)}
         texts.append(report | ({} if logprobs is None else {"logprobs": logprobs_report(completion.events)}))
     return texts

@@ -381,18 +381,17 @@ def use_float32_batched_products(program: "torch.export.ExportedProgram") -> Non
     in float32 2 us.
     """
     aten, graph = torch.ops.aten, program.graph_module.graph
-    for target in (aten.baddbmm.default, aten.bmm.default):
-        for product in graph.find_nodes(op="call_function", target=target):
-            if product.meta["val"].dtype != torch.bfloat16:
-                continue
-            with graph.inserting_before(product):
-                wide = [insert(graph, aten.to.dtype, each, torch.float32) for each in product.args]
-                sums = graph.call_function(target, tuple(wide))
-                with product.meta["val"].fake_mode:  # the product itself refuses a number of rows that is a symbol here
-                    sums.meta["val"] = product.meta["val"].float()
-                result = insert(graph, aten.to.dtype, sums, torch.bfloat16)
-            product.replace_all_uses_with(result)
-            graph.erase_node(product)
+    for product in graph.find_nodes(op="call_function", target=aten.baddbmm.default):
+        if product.meta["val"].dtype != torch.bfloat16:
+            continue
+        with graph.inserting_before(product):
+            wide = [insert(graph, aten.to.dtype, each, torch.float32) for each in product.args]
+            sums = graph.call_function(aten.baddbmm.default, tuple(wide))
+            with product.meta["val"].fake_mode:  # the product itself refuses a number of rows that is a symbol here
+                sums.meta["val"] = product.meta["val"].float()
+            result = insert(graph, aten.to.dtype, sums, torch.bfloat16)
+        product.replace_all_uses_with(result)
+        graph.erase_node(product)
     program.graph_module.recompile()
 
 

@@ -14,7 +14,15 @@ from linnet.inference.engine import Engine
 from linnet.inference.prefill import EMPTY, PrefillContext, check_prompts, left_pad, new_state
 from linnet.inference.readers import Caches, RecomputingReader, Step
 from linnet.inference.request_checks import check_memory_of_encoder
-from linnet.inference.sampling import Sampling, TokenCounts, check_bias, check_sampling, counts_of, fresh_seed
+from linnet.inference.sampling import (
+    Sampling,
+    TokenCounts,
+    check_bias,
+    check_sampling,
+    counts_of,
+    following_seed,
+    fresh_seed,
+)
 from linnet.inference.speculative import Speculation
 from linnet.inference.streams import Request, Stream, streams_of
 from linnet.layers.batch_layout import AuxiliaryOutputs
@@ -100,7 +108,7 @@ def decode_streams(
         Request(
             prompt,
             max_tokens,
-            sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + row) % 2**63),
+            sampling if sampling.seed is None else replace(sampling, seed=following_seed(sampling.seed, row)),
             stop_ids,
             counts=count,
             grammar=None if grammars is None else grammars[row],

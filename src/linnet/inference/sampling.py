@@ -233,6 +233,11 @@ def fresh_seed() -> int:
     return torch.Generator().seed() % 2**63
 
 
+def following_seed(seed: int | None, number: int = 1) -> int:
+    """The seed of the text so many behind that of `seed` (None: 0); behind the largest one they begin again at 0."""
+    return ((seed or 0) + number) % (MAX_INTEGER + 1)
+
+
 def uniform_numbers(seed: int, drawn: int = 0) -> Iterator[float]:
     """The endless random numbers of a seed, in `(0, 1]`, without the first `drawn` ones; float64 of PyTorch's CPU."""
     generator = torch.Generator().manual_seed(seed)

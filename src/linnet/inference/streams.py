@@ -185,7 +185,7 @@ class Stream(Iterator[Event]):
             self.error, self.finish_reason = error, "error"
 
     def keep_state(self, has_companions: bool) -> None:
-        """Have the state of the ended stream apart from that of streams that go on, if it was asked to be kept.
+        """Keep the state of the ended stream if that was asked for: a copy if other streams go on with its rows.
 
         Without memory for a copy the stream ends with that error.
         """
@@ -324,8 +324,7 @@ class StreamBatch:
     def remove_all(self) -> None:
         """Forget all streams, which have ended; those that are to keep their states keep that of the batch."""
         for stream in self.streams:
-            if not stream.request.keep_state:
-                stream.rows = None
+            stream.keep_state(has_companions=False)
         self.streams = []
 
     def can_join(self, other: "StreamBatch") -> bool:

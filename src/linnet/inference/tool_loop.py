@@ -14,7 +14,7 @@ from linnet.data.chat_template import ChatTemplate
 from linnet.data.tools import CALCULATOR, MAX_ROUNDS, Tools
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefill import room_behind
-from linnet.inference.sampling import Sampling, seeded
+from linnet.inference.sampling import Sampling, following_seed, seeded
 from linnet.stories.instructions.facts import TOOL
 
 Message = dict[str, Any]
@@ -75,5 +75,5 @@ def converse(
         for result in results:
             show(f"[{result['name']}] {result['content']}\n")
         asked += results
-        chosen = replace(chosen, seed=((chosen.seed or 0) + 1) % 2**63)
+        chosen = replace(chosen, seed=following_seed(chosen.seed))
     return asked[begun:]

@@ -165,9 +165,8 @@ class CrossAttention(Sublayer):
             k_BSMK, v_BSMK = joint_BSF.view(*hidden_BSE.shape[:2], 2, self.kv_heads, self.head_dim).unbind(2)
             if state is not None:
                 state.keys, state.values = k_BSMK.to(state.keys.dtype), v_BSMK.to(state.values.dtype)
-                state.real = torch.ones_like(joint_BSF[..., 0], dtype=torch.bool)
-                if mask_BS is not None:  # a copy: rows of the state move in place
-                    state.real.copy_(mask_BS)
+                everything_BS = torch.ones_like(joint_BSF[..., 0], dtype=torch.bool)
+                state.real = everything_BS if mask_BS is None else mask_BS.clone()  # rows of a state move in place
         q_BTNK = self.query(x_BTD).view(*x_BTD.shape[:2], self.heads, self.head_dim)
         mask = None if mask_BS is None else mask_BS[:, None, None]
         out_BNTK = self.attend(q_BTNK.transpose(1, 2), k_BSMK.transpose(1, 2), v_BSMK.transpose(1, 2), mask, self.scale)

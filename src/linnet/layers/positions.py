@@ -6,7 +6,7 @@ far, `K` head width, `R` distances, `U` buckets, `C` capacity.
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -40,6 +40,8 @@ class PositionsSpec(Spec, ABC):
     """Positions by distance, chosen by `kind`."""
 
     kind: str
+    allows_sinks: ClassVar[bool] = True
+    """Whether a score without a key and a value (`sinks`) may stand beside those with them."""
 
     @property
     def sees_ahead(self) -> bool:
@@ -142,6 +144,7 @@ class ShawSpec(PositionsSpec):
     """
 
     kind: Literal["shaw"] = "shaw"
+    allows_sinks: ClassVar[bool] = False  # the vectors are stored as differences to the last one, which a sink lacks
     clip: Extent = 16
 
     def build(self, heads: int, head_dim: int) -> "Shaw":

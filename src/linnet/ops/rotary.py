@@ -146,7 +146,8 @@ def _cos_and_sin(positions: Tensor, width: int, base: float, scaling: Scaling | 
 
 def _entries(positions: Tensor, width: int, base: float, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
     """What the table has at these positions, as `rotary_table` gives it, without a table."""
-    where = positions.device if torch.compiler.is_compiling() else torch.device("cpu")
+    in_graph = torch.compiler.is_compiling() or is_exporting()
+    where = positions.device if in_graph else torch.device("cpu")
     cos, sin = _cos_and_sin(positions.to(where, torch.float32), width, base, scaling)
     return cos.to(positions.device).unsqueeze(-2), sin.to(positions.device).unsqueeze(-2)
 
@@ -155,10 +156,7 @@ def rotary_table(
     positions: Tensor, width: int, base: float, highest: int, scaling: Scaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
-    if is_exporting():  # the highest position is unknown in a graph, so it computes the entries
-        cos, sin = _cos_and_sin(positions.float(), width, base, scaling)
-        return cos.unsqueeze(-2), sin.unsqueeze(-2)
-    if highest > MAX_TABLE:
+    if is_exporting() or highest > MAX_TABLE:  # in a graph the highest position is unknown
         return _entries(positions, width, base, scaling)
     # The table has a power of two of positions, so that a growing stream rarely needs another one.
     length = 1 << (highest - 1).bit_length() if highest > 1 else 1

@@ -137,16 +137,9 @@ class Host:
         """True if nothing runs, waits, or is called, and no client holds a session."""
         return not self._hosted and not self._calls and not self.sessions
 
-    def has(self, request: Request) -> bool:
-        """True if the stream of a request runs or waits."""
-        return any(hosted.request is request for hosted in list(self._hosted))
-
-    def cancel(self, requests: Sequence[Request]) -> int:
-        """End the streams of these requests that run or wait; their number."""
-        found = [hosted for hosted in list(self._hosted) if any(hosted.request is one for one in requests)]
-        for hosted in found:
-            hosted.cancel()
-        return len(found)
+    def hosted(self, requests: Sequence[Request]) -> list[HostedStream]:
+        """The streams of these requests that run or wait."""
+        return [hosted for hosted in list(self._hosted) if any(hosted.request is one for one in requests)]
 
     def submit(self, *requests: Request) -> list[HostedStream]:
         """Begin streams, all or none; `OverloadedError` if the queue has no room for them now, `UserError` if never."""

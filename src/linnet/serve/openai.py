@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from time import time
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +21,7 @@ from linnet.core.errors import UserError
 from linnet.data.chat_template import ChatTemplate
 from linnet.inference.constrained import Grammar, constraint_of
 from linnet.inference.language_model import LanguageModel
-from linnet.inference.sampling import Sampling, fresh_seed
+from linnet.inference.sampling import Sampling, following_seed, fresh_seed
 from linnet.inference.scoring import mean_hidden, token_log_probabilities
 from linnet.inference.session import Session
 from linnet.inference.streams import Event, Request
@@ -64,13 +63,13 @@ def requests_of(
     made: list[Request] = []
     constraint_or_none = constraint_of(**constraint)
     for prompt in prompts:
-        seeds = count(fresh_seed() if first_seed is None else first_seed)
-        for _ in range(number):
+        seed = fresh_seed() if first_seed is None else first_seed
+        for index in range(number):
             made.append(
                 Request(
                     prompt,
                     max_tokens,
-                    Sampling(**settings, seed=next(seeds) % 2**63),
+                    Sampling(**settings, seed=following_seed(seed, index)),
                     () if body.ignore_eos else tokenizer.end_ids,
                     cache_policy=host.cache_policies(body.cache_policy, len(prompt) + max_tokens),
                     grammar=None if constraint_or_none is None else Grammar(tokenizer, constraint_or_none, prompt),

@@ -94,7 +94,10 @@ class Sessions:
         return session_id
 
     def feed(self, session: Session, text: str) -> None:
-        """Add a text to a session that is held, and read it now; `ApiError`, and nothing changes, as of `put`."""
+        """Add a text to a session, and read it now: what is saved or forked need not read it again.
+
+        `ApiError` as of `put`; nothing changes then.
+        """
         before = session.tokens
         session.feed(text)
         needed = self.nbytes - session.nbytes + session.needed_nbytes
@@ -138,7 +141,7 @@ class Sessions:
 
         session = await host.call(make)
         if body.text:
-            await host.call(partial(_feed, session, body.text))
+            await host.call(partial(self.feed, session, body.text))
         session_id = self.put(owner, host, session)
         return self._held[session_id].describe(session_id)
 
@@ -161,7 +164,10 @@ class Sessions:
             except UserError as error:
                 raise ApiError(400, str(error).replace("rewind:", "tokens:", 1), "tokens") from None
         elif action == "stop":
-            return held.describe(session_id) | {"stopped": held.host.cancel(held.requests)}
+            streams = held.host.hosted(held.requests)
+            for stream in streams:
+                stream.cancel()
+            return held.describe(session_id) | {"stopped": len(streams)}
         elif action == "save":
             path = self._file(owner, _needed(body.name, "name"))
             await held.host.call(lambda: session.save(path))
@@ -203,12 +209,6 @@ class Sessions:
             raise ApiError(404, f"name: {name}: no session was saved under this name", "name", "session_not_found")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
-
-
-def _feed(session: Session, text: str) -> None:
-    """Add a text, and read it now: what is saved or forked need not read it again."""
-    session.feed(text)
-    session.read()
 
 
 def _loaded(host: Host, source: Path | BinaryIO) -> Session:
@@ -253,7 +253,7 @@ async def continue_session(sessions: Sessions, owner: str, body: CompletionReque
     grammar = await asyncio.to_thread(grammar_of, session, body)
     request = await host.call(lambda: request_of(host, session, body, grammar))
     if held is not None:
-        held.requests = [*(one for one in held.requests if host.has(one)), request]
+        held.requests = [*(one.request for one in host.hosted(held.requests)), request]
     added = session.token_ids[before:]
     echo = await asyncio.to_thread(prompt_events, host.model, added, None) if body.echo else []
     shape = CompletionShape(body, host.name, [echo])

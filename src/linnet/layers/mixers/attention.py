@@ -125,8 +125,9 @@ class AttentionSpec(MixerSpec):
             raise ValueError(f"rotary: must be null with positions, which are {self.positions.kind}")
         if self.soft_cap is not None and self.positions is not None:
             raise ValueError(f"soft_cap: {self.soft_cap}: must be null with positions by distance")
-        if self.sinks and self.positions is not None and self.positions.kind == "shaw":
-            raise ValueError("sinks: true: must be false with positions of kind shaw, whose vectors a sink has none of")
+        if self.sinks and self.positions is not None and not self.positions.allows_sinks:
+            kind = self.positions.kind
+            raise ValueError(f"sinks: true: must be false with positions of kind {kind}, whose vectors a sink lacks")
         if self.sink_tokens is not None and (self.window is None or self.positions is not None):
             raise ValueError(
                 f"sink_tokens: {self.sink_tokens}: must be null without a window, and with positions by distance"

@@ -158,6 +158,7 @@ def test_a_graph_has_sums_of_products_for_convolutions(mixer: MixerSpec, rows: i
     torch.testing.assert_close(found_BV, decoder.logits(decoder.hidden(tokens_B1, state))[:, 0], rtol=1e-4, atol=1e-5)
 
 
+@needs_library
 @torch.inference_mode()
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_graph_has_batched_products_in_float32(rows: int):

@@ -256,9 +256,10 @@ class DraftModel:
     @property
     def _room(self) -> int:
         """How many more tokens can be read: by the capacity of the state, and by learned positions."""
-        state = self.reader.state
-        has_positions = self.decoder.embedding.positions is not None
-        return min([state.capacity, *[self.decoder.spec.context_length] * has_positions]) - state.position
+        state, last = self.reader.state, self.reader.state.capacity
+        if self.decoder.embedding.positions is not None:
+            last = min(last, self.decoder.spec.context_length)
+        return last - state.position
 
     def _uniform_1(self, index: int) -> Tensor:
         """The random number of a token, float64 `[1]`."""
